@@ -261,8 +261,9 @@ def eventually(condition: Callable[[], bool], seconds: float = HANG) -> bool:
 
 
 def query(sql: str, file: pathlib.Path, mode: str = "ro") -> list[tuple]:
-    """Returns all rows of the query `sql`. A running session locks nothing, so its store is opened read-only. A session
-    that was killed while it wrote leaves a journal, which SQLite can roll back only with `mode` "rw"."""
+    """Returns all rows of the query `sql`. A running session locks nothing, so its store is opened read-only, and may
+    look incomplete, locked or malformed while the session writes it (sqlite3.DatabaseError). A session that was killed
+    while it wrote leaves a journal, which SQLite can roll back only with `mode` "rw"."""
     connection = sqlite3.connect(f"{pathlib.Path(file).resolve().as_uri()}?mode={mode}", uri=True)
     try:
         return connection.execute(sql).fetchall()
@@ -307,7 +308,7 @@ class ProgramTest(unittest.TestCase):
         while time.monotonic() < end:
             time.sleep(0.25)
             for file in self.folder.glob("*.partial"):
-                with contextlib.suppress(sqlite3.OperationalError):  # the session is writing the store
+                with contextlib.suppress(sqlite3.DatabaseError):  # the session is writing the store
                     if self.query("SELECT 1 FROM sample LIMIT 1", file):
                         return
         self.fail("nothing was saved")

@@ -73,7 +73,7 @@ class Interrupted(ClusterTest):
         try:
             begun = "SELECT uuid FROM run WHERE status = 'running'"
             return any(query(begun, partial) for partial in campaign.folder.glob("stores/*.partial"))
-        except sqlite3.OperationalError:
+        except sqlite3.DatabaseError:
             return False  # the session is writing the store
 
     def control(self, *words: str) -> None:

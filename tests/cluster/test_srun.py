@@ -128,7 +128,7 @@ class Steps(ClusterTest):
                 try:
                     if self.query("SELECT count(*) FROM sample WHERE count > 0", partial) != [(0,)]:
                         return job
-                except sqlite3.OperationalError:
+                except sqlite3.DatabaseError:
                     continue  # the session is writing the store
             time.sleep(0.5)
         raise AssertionError(f"nothing measured after {seconds:.0f} s\n{job.error_text}")
