@@ -41,6 +41,8 @@ using ArenaAllocator = std::function<std::span<std::byte>(std::size_t bytes)>;
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
+  /// Called on a CPU when a loss is computed. A network with several losses has ended its forward pass at the last call.
+  virtual void forward_ended() noexcept {}
   /// Called when all work that writes gradient `parameter` is done (kHost) or enqueued on the step's stream (kDevice).
   /// The TrainStep does not access the gradient again until update(). The calls come in parameter order 0, 1, ..., from
   /// the thread inside forward_backward(). Must not block for long; must not throw.

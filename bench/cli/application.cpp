@@ -199,7 +199,7 @@ int Application::close(const Options& options, const SessionResult& result) {
     text = closing_text(result, stored);
   }
   if (run != nullptr && run->images_per_second) {
-    const std::string total = total_line(run->images_per_second->value) + "\n";
+    const std::string total = total_line(*run) + "\n";
     options.json ? console_->narrate(total) : static_cast<void>(text += total);
   }
   try {

@@ -25,6 +25,7 @@ void write_configuration(JsonWriter& out, const RunRecord& run) {
   out.text("started_utc", run.started_utc);
   out.text("finished_utc", run.finished_utc);
   out.text("model", run.model);
+  out.text("unit", run.unit);
   out.integer("batch_size", run.batch_size);
   out.integer("image_size", run.image_size);
   out.truth("auxiliary_head", run.auxiliary_head);

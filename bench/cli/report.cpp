@@ -50,8 +50,9 @@ std::string interval_text(const Estimate& estimate) {
 
 std::string phase_table(const SessionResult& result) {
   bool few = false;
-  std::string text = fmt::format("\n{:<24} {:>5} {:>10} {:>21} {:>10} {:>10} {:>6}\n", "", "ranks", "images/s",
-                                 "95 % interval", "per rank", "step (ms)", "steps");
+  std::string text =
+      fmt::format("\n{:<24} {:>5} {:>10} {:>21} {:>10} {:>10} {:>6}\n", "", "ranks", result.runs.back().unit + "/s",
+                  "95 % interval", "per rank", "step (ms)", "steps");
   for (const RunRecord& run : result.runs) {
     if (!run.images_per_second || !run.step_seconds) {
       text += fmt::format("{:<24} {:>5}   not measured\n", phase_name(run), run.world_size);
@@ -119,8 +120,8 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
                                 [](const DecompositionRow& part) { return part.component == "efficiency"; });
   const bool by_rounds = row != full.decomposition.end();
   const Estimate efficiency = by_rounds ? estimate_of(*row) : Estimate{0, kNoInterval, kNoInterval};
-  return fmt::format("\nscaling     {:.2f} images/s of {:.2f} ({} x one rank alone): efficiency {}{}\n",
-                     full.images_per_second->value, bound, full.world_size, efficiency_text(efficiency),
+  return fmt::format("\nscaling     {:.2f} {}/s of {:.2f} ({} x one rank alone): efficiency {}{}\n",
+                     full.images_per_second->value, full.unit, bound, full.world_size, efficiency_text(efficiency),
                      is_resolved(efficiency) ? ", round by round" : "");
 }
 
@@ -151,11 +152,14 @@ std::string notes_and_store(const SessionResult& result, const StoredIn& stored)
 
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial) {
   const models::ModelSpec& model = setup.model;
-  std::string text = fmt::format("{}\n  {:<10} {}{}, batch {} per rank{}, images {} x {}, {} on {}\n", version_text(),
+  std::string work = fmt::format("batch {} per rank", model.batch_size);
+  if (setup.unit() != models::kImages) work = fmt::format("{} {} a step per rank", model.batch_size, setup.unit());
+  if (options.fit) work += " or fewer (--fit)";
+  if (model.image_size != 0) work += fmt::format(", images {} x {}", model.image_size, model.image_size);
+  std::string text = fmt::format("{}\n  {:<10} {}{}, {}, {} on {}\n", version_text(),
                                  setup.replay ? "replaying" : "training", printable(model.model),
-                                 model.auxiliary_head ? " with its auxiliary head" : "", model.batch_size,
-                                 options.fit ? " or fewer (--fit)" : "", model.image_size, model.image_size,
-                                 setup.compute_name(), setup.device_name());
+                                 model.auxiliary_head ? " with its auxiliary head" : "", work, setup.compute_name(),
+                                 setup.device_name());
   text += plan_of_measurement(options);
   text += fmt::format("  stored in  {}\n", options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file));
   if (!partial.empty()) text += fmt::format("  until then {}\n", printable(partial));
@@ -193,7 +197,7 @@ std::string progress_text(const Progress& progress) {
   std::string text = progress.stage;
   if (!progress.phase.empty()) text += " " + progress.phase;
   if (progress.steps > 0) text += fmt::format(": step {}", progress.steps);
-  if (progress.images_per_second > 0) text += fmt::format(", {:.2f} images/s", progress.images_per_second);
+  if (progress.images_per_second > 0) text += fmt::format(", {:.2f} {}/s", progress.images_per_second, progress.unit);
   if (progress.interval > 0) text += fmt::format(" +- {:.1f} %", 100 * progress.interval);
   if (progress.seconds_left >= 0) text += fmt::format(", about {} left", duration_text(progress.seconds_left));
   return text;
@@ -213,6 +217,8 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored) {
 
 const RunRecord* headline(const SessionResult& result) { return result.runs.empty() ? nullptr : &result.runs.back(); }
 
-std::string total_line(double images_per_second) { return fmt::format("total images/sec: {:.2f}", images_per_second); }
+std::string total_line(const RunRecord& run) {
+  return fmt::format("total {}/sec: {:.2f}", run.unit, run.images_per_second->value);
+}
 
 }  // namespace hvd::bench

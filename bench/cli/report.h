@@ -34,6 +34,7 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored);
 /// Returns the main run of the session: the run of phase full if there is one, else the last run. Null without runs.
 const RunRecord* headline(const SessionResult& result);
 
-/// Returns "total images/sec: 1234.56". Scripts look for a line of exactly this form.
-std::string total_line(double images_per_second);
+/// Returns "total images/sec: 1234.56", with the run's unit of work in place of images. Scripts look for a line of
+/// exactly this form. `run` must have a rate.
+std::string total_line(const RunRecord& run);
 }  // namespace hvd::bench

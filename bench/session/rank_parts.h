@@ -51,6 +51,7 @@ class RankParts {
   [[nodiscard]] GpuDescription gpu(const std::string& engines, const std::string& nccl_log = {});
   /// Images per step, summed over all ranks.
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
+  [[nodiscard]] std::string_view unit() const { return setup_.unit(); }  ///< of the work in images_per_step()
   /// The setting that steps use now.
   [[nodiscard]] const ScheduleSetting& setting() const { return setting_; }
   /// Returns the hardware that decides a setting's speed: the GPU as described by gpu(), or the processor and the

@@ -36,6 +36,7 @@ RunRecord describe_run(const SessionParts& session, Phase phase) {
   run.model = setup.model.model;
   run.batch_size = setup.model.batch_size;
   run.image_size = setup.model.image_size;
+  run.unit = setup.unit();
   run.auxiliary_head = setup.model.auxiliary_head;
   run.device = setup.device_name();
   run.compute_type = setup.compute_name();
@@ -84,6 +85,7 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
     // have no layouts.
     add("compute.layouts", hex64(stored.hash()), false);
   }
+  if (run.unit != models::kImages) add("work.unit", run.unit, false);  // the fact replay tells it apart
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
   if (session.gpu != nullptr) {

@@ -24,7 +24,8 @@ struct Progress {
   std::string stage;  ///< "building", "warm-up", "measuring"
   std::string phase;  ///< "full", "none", "solo"
   std::int64_t steps = 0;
-  double images_per_second = 0;  ///< so far; 0 while unknown
+  std::string unit;              ///< of work: "images"
+  double images_per_second = 0;  ///< in that unit, so far; 0 while unknown
   double interval = 0;           ///< relative half width of the median's interval so far; 0 while unknown
   double seconds_left = 0;       ///< estimate; negative while unknown
 };

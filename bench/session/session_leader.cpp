@@ -411,6 +411,7 @@ void SessionLeader::tell_progress(const char* stage, const PhaseRun& phase_run, 
   progress.steps = static_cast<std::int64_t>(session_.trainer.steps_done());
   const double ranks = phase_run.phase == Phase::kSolo ? 1 : session_.trainer.engine().size();
   if (phase_run.step_seconds > 0) {
+    progress.unit = session_.setup.unit();
     progress.images_per_second = ranks * static_cast<double>(session_.setup.model.batch_size) / phase_run.step_seconds;
   }
   progress.interval = half_width;

@@ -60,6 +60,7 @@ struct RunRecord {
   std::string started_utc, finished_utc;
   std::string model;
   std::int64_t batch_size = 0, image_size = 0;
+  std::string unit = "images";  ///< of batch_size and images_per_second; stored as the fact work.unit
   bool auxiliary_head = false;
   std::string device, compute_type, allreduce_type, schedule, comm, data_plane;
   int world_size = 1, allocation_size = 1, nodes = 1, threads = 1;

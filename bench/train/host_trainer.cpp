@@ -27,6 +27,9 @@ class HostTrainer::Sink final : public models::GradientSink {
     if (probe != nullptr) probe_ = *probe;
   }
 
+  void forward_ended() noexcept override {
+    if (trainer_.recorder_ != nullptr) trainer_.recorder_->end_forward();
+  }
   void gradient_ready(std::size_t parameter) override {
     if (fault_) return;
     try {
@@ -140,7 +143,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
     refuse_profile_too_big(static_cast<std::int64_t>(elements * size_of(setup_.gradient)),
                            engine_.topology().local_size, available_bytes());
     engine_.barrier();  // no rank allocates before all ranks of its host have read how much memory is free
-    step_ = models::make_replay_step(*setup_.replay, setup_.gradient, allocate);
+    step_ = models::make_replay_step(*setup_.replay, setup_.gradient, allocate, engine_.rank());
     facts_.parameters = static_cast<std::int64_t>(elements);
     return;
   }

@@ -98,7 +98,7 @@ void Trainer::skip_steps(Phase phase, std::uint64_t steps) {
 std::unique_ptr<models::ReplayRecorder> Trainer::make_recorder(const std::string& source_run) const {
   models::ReplayProfile header;
   header.model = setup_.model.model;
-  header.batch_size = setup_.model.batch_size;
+  header.units_per_step = setup_.model.batch_size;
   header.image_size = setup_.model.image_size;
   header.device = step_->description();
   header.compute_type = setup_.compute_name();

@@ -52,7 +52,7 @@ void take_replay(const Options& options, Setup& setup) {
   if (given(options, "--model"))
     refuse_mismatch(file, "--model", models::find_model(options.model).name, profile.model);
   if (options.batch_size != 0) {
-    refuse_mismatch(file, "--batch-size", std::to_string(options.batch_size), std::to_string(profile.batch_size));
+    refuse_mismatch(file, "--batch-size", std::to_string(options.batch_size), std::to_string(profile.units_per_step));
   }
   if (options.image_size != 0) {
     refuse_mismatch(file, "--image-size", std::to_string(options.image_size), std::to_string(profile.image_size));
@@ -63,7 +63,7 @@ void take_replay(const Options& options, Setup& setup) {
   }
   setup.replay = models::shrink_gradients(std::move(*setup.replay), options.replay_shrink);
   setup.model.model = profile.model;
-  setup.model.batch_size = profile.batch_size;
+  setup.model.batch_size = profile.units_per_step;
   setup.model.image_size = profile.image_size;
   std::string note = fmt::format(
       "replay: nothing is computed; the times of a step are those of run {} on {}, only the communication is real",

@@ -51,6 +51,8 @@ struct Setup {
   [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
   [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "replay"
   [[nodiscard]] std::string compute_name() const;      ///< "fp32", "tf32", ...
+  /// What a step works on, in the plural: "images", or the unit of the replayed profile.
+  [[nodiscard]] std::string_view unit() const { return replay ? std::string_view(replay->unit) : models::kImages; }
 };
 
 /// Makes the setup of a run. If `gpus` is null, there are no GPUs. --device auto uses a GPU if possible; otherwise a

@@ -257,6 +257,7 @@ void Compiler::loss(NodeId id) {
           to = probabilities.buffer](StepInput& input) {
            input.loss += weight * softmax_cross_entropy(reinterpret_cast<const float*>(from->data), input.batch->labels,
                                                         classes, reinterpret_cast<float*>(to->data));
+           input.sink->forward_ended();
          });
 }
 

@@ -137,6 +137,7 @@ void PrimitiveProgram::execute(BoundOperation& operation, StepInput& input, bool
 }
 
 void PrimitiveProgram::run(StepInput& input, GradientSink& sink, bool profile) {
+  input.sink = &sink;
   for (BoundOperation& operation : operations_) {
     execute(operation, input, profile);
     if (operation.final_gradients.empty()) continue;

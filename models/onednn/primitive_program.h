@@ -55,6 +55,7 @@ inline dnnl::primitive_attr own_scratchpad() {
 /// The values that change from step to step; our own kernels use them.
 struct StepInput {
   const Batch* batch = nullptr;
+  GradientSink* sink = nullptr;  ///< of PrimitiveProgram::run()
   double loss = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -30,8 +31,8 @@ Clock::duration to_duration(double seconds) {
 
 class ReplayStep final : public TrainStep, public ShardedUpdate {
  public:
-  ReplayStep(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate)
-      : profile_(std::move(profile)), type_(gradient) {
+  ReplayStep(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate, int rank)
+      : profile_(std::move(profile)), type_(gradient), next_factor_(first_factor(rank, profile_.factors.size())) {
     require_floating(gradient);
     if (profile_.gradients.empty()) {
       throw Error(Errc::kInvalidArgument, fmt::format("replay of {}: the profile has no gradients", profile_.model));
@@ -60,12 +61,13 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   double forward_backward(const Batch& /*batch*/, GradientSink& sink) override {
     const auto start = Clock::now();
+    const double factor = take_factor();
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       fill(i);
-      std::this_thread::sleep_until(start + to_duration(profile_.gradients[i].ready_seconds));
+      std::this_thread::sleep_until(start + to_duration(factor * profile_.gradients[i].ready_seconds));
       sink.gradient_ready(i);
     }
-    std::this_thread::sleep_until(start + to_duration(profile_.backward_end_seconds));
+    std::this_thread::sleep_until(start + to_duration(factor * profile_.backward_end_seconds));
     return 0;  // a replay computes nothing and has no loss
   }
 
@@ -117,6 +119,13 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
  private:
   static constexpr std::size_t kPatternElements = kPeriod * 8192;
 
+  double take_factor() {
+    if (profile_.factors.empty()) return 1;
+    const double factor = profile_.factors[next_factor_];
+    next_factor_ = (next_factor_ + 1) % profile_.factors.size();
+    return factor;
+  }
+
   [[noreturn]] void no_weights() const {
     throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
   }
@@ -138,6 +147,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   ReplayProfile profile_;
   DataType type_;
+  std::size_t next_factor_;
   std::vector<ArenaSlot> slots_;
   std::span<std::byte> gradients_;  // memory from the allocator
   std::vector<std::byte> pattern_;
@@ -161,7 +171,12 @@ double ReplayRecorder::since_step_start() const {
   return std::chrono::duration<double>(Clock::now() - step_start_).count();
 }
 
-void ReplayRecorder::begin_step() { step_start_ = Clock::now(); }
+void ReplayRecorder::begin_step() {
+  step_start_ = Clock::now();
+  current_forward_ = 0;
+}
+
+void ReplayRecorder::end_forward() { current_forward_ = since_step_start(); }
 
 void ReplayRecorder::gradient_ready(std::size_t parameter) { current_ready_.at(parameter) = since_step_start(); }
 
@@ -173,7 +188,8 @@ void ReplayRecorder::end_update() {
   add({.submit = current_ready_,
        .ready = current_ready_,
        .backward_end = current_backward_end_,
-       .update = since_step_start() - update_start_});
+       .update = since_step_start() - update_start_,
+       .forward = current_forward_});
 }
 
 void ReplayRecorder::add(const Step& step) {
@@ -182,6 +198,7 @@ void ReplayRecorder::add(const Step& step) {
                 fmt::format("replay recorder of {}: {} and {} times for {} gradients", header_.model,
                             step.submit.size(), step.ready.size(), slots_.size()));
   }
+  forward_.push_back(step.forward);
   update_.push_back(step.update);
   backward_end_.push_back(step.backward_end);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -195,8 +212,14 @@ ReplayProfile ReplayRecorder::profile() const {
     throw Error(Errc::kInvalidArgument, "replay recorder of " + header_.model + ": no complete step was recorded");
   }
   ReplayProfile profile = header_;
+  profile.forward_seconds = median(forward_);
   profile.backward_end_seconds = median(backward_end_);
   profile.update_seconds = median(update_);
+  profile.factors.clear();
+  for (std::size_t i = 0; i < std::min(backward_end_.size(), kMaxFactors); ++i) {
+    const double factor = backward_end_[i] / profile.backward_end_seconds;
+    profile.factors.push_back(std::clamp(std::round(factor * 1e6) / 1e6, kMinFactor, kMaxFactor));
+  }
   profile.gradients.clear();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     profile.gradients.push_back({.name = slots_[i].name,
@@ -219,8 +242,15 @@ ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor) {
   return profile;
 }
 
-std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate) {
-  return std::make_unique<ReplayStep>(std::move(profile), gradient, allocate);
+std::size_t first_factor(int rank, std::size_t factors) noexcept {
+  constexpr double kGoldenRatio = 0.6180339887498949;
+  const double turns = kGoldenRatio * rank;
+  return static_cast<std::size_t>((turns - std::floor(turns)) * static_cast<double>(factors));
+}
+
+std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate,
+                                            int rank) {
+  return std::make_unique<ReplayStep>(std::move(profile), gradient, allocate, rank);
 }
 
 }  // namespace hvd::models

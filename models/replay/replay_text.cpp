@@ -1,10 +1,14 @@
 // Writes and reads the text form of a replay profile. It has "key value" lines, one line per gradient, and the number
-// of gradients as a check.
+// of gradients as a check. Version 1 has batch_size in place of unit and units_per_step, needs image_size and
+// forward_seconds, and knows no factors. A profile is written in the oldest version that can express it, so that a
+// profile of version 1 keeps its text, whose hash is part of the fingerprint of its runs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,11 +19,12 @@
 namespace hvd::models {
 namespace {
 
-constexpr std::string_view kVersionLine = "hvd-replay 1";
+constexpr std::string_view kVersionLine = "hvd-replay 2", kVersionLine1 = "hvd-replay 1";
 // No real step exceeds these limits. Larger values could overflow sums and clocks.
 constexpr double kMaxSeconds = 86400;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
-constexpr std::int64_t kMaxBatch = 1 << 20, kMaxImage = 1 << 20;
+constexpr std::int64_t kMaxUnits = 1 << 30, kMaxImage = 1 << 20;
+constexpr std::size_t kMaxUnitLetters = 20;
 
 std::string number_text(double value) {
   char buffer[32];
@@ -40,10 +45,12 @@ class Parser {
   Parser(const std::string& text, const std::string& origin) : rest_(text), origin_(origin) {}
 
   ReplayProfile run() {
-    if (next_line() != kVersionLine) {
-      fail(fmt::format("is not a replay profile that this program can read (the first line must be '{}')",
-                       kVersionLine));
+    const std::string_view version = next_line();
+    if (version != kVersionLine && version != kVersionLine1) {
+      fail(fmt::format("is not a replay profile that this program can read (the first line must be '{}' or '{}')",
+                       kVersionLine, kVersionLine1));
     }
+    is_version_1_ = version == kVersionLine1;
     bool ended = false;
     while (!ended) {
       if (rest_.empty()) fail("the file ends early: the 'end' line is missing");
@@ -103,8 +110,12 @@ class Parser {
     if (!seen_.emplace(key).second) fail(fmt::format("'{}' appears twice", key));
     if (key == "model") {
       profile_.model = value;
-    } else if (key == "batch_size") {
-      profile_.batch_size = positive(value, kMaxBatch);
+    } else if (key == (is_version_1_ ? "batch_size" : "units_per_step")) {
+      profile_.units_per_step = positive(value, kMaxUnits);
+    } else if (key == "unit" && !is_version_1_) {
+      profile_.unit = unit(value);
+    } else if (key == "factors" && !is_version_1_) {
+      factors(value);
     } else if (key == "image_size") {
       profile_.image_size = positive(value, kMaxImage);
     } else if (key == "device") {
@@ -121,6 +132,30 @@ class Parser {
       profile_.update_seconds = seconds(value);
     } else {
       fail(fmt::format("unknown key '{}'", key));
+    }
+  }
+
+  [[nodiscard]] std::string unit(std::string_view value) const {
+    const bool is_word = std::all_of(value.begin(), value.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+    if (value.empty() || value.size() > kMaxUnitLetters || !is_word) {
+      fail(fmt::format("the unit of work must be 1 to {} small letters, such as images or tokens", kMaxUnitLetters));
+    }
+    return std::string(value);
+  }
+
+  // factors <factor> <factor> ...
+  void factors(std::string_view value) {
+    while (true) {
+      const std::size_t space = value.find(' ');
+      const std::string_view text = value.substr(0, space);
+      const auto factor = number<double>(text, "factor");
+      if (!(factor >= kMinFactor && factor <= kMaxFactor)) {
+        fail(fmt::format("a factor must be from {} to {}, got {}", kMinFactor, kMaxFactor, text));
+      }
+      if (profile_.factors.size() == kMaxFactors) fail(fmt::format("more than {} factors", kMaxFactors));
+      profile_.factors.push_back(factor);
+      if (space == std::string_view::npos) return;
+      value.remove_prefix(space + 1);
     }
   }
 
@@ -149,14 +184,22 @@ class Parser {
     if (count != profile_.gradients.size()) {
       fail(fmt::format("the file says {} gradients and holds {}", value, profile_.gradients.size()));
     }
-    for (const char* key : {"model", "batch_size", "image_size", "device", "compute_type", "source_run",
-                            "forward_seconds", "backward_end_seconds", "update_seconds"}) {
-      if (!seen_.contains(key)) fail(fmt::format("'{}' is missing", key));
+    const auto require = [&](std::initializer_list<std::string_view> keys) {
+      for (const std::string_view key : keys) {
+        if (!seen_.contains(key)) fail(fmt::format("'{}' is missing", key));
+      }
+    };
+    require({"model", "device", "compute_type", "source_run", "backward_end_seconds", "update_seconds"});
+    if (is_version_1_) {
+      require({"batch_size", "image_size", "forward_seconds"});
+    } else {
+      require({"unit", "units_per_step"});
     }
   }
 
   std::string_view rest_;
   const std::string& origin_;
+  bool is_version_1_ = false;
   int line_number_ = 0;
   std::int64_t elements_ = 0;
   std::set<std::string, std::less<>> seen_, names_;
@@ -166,19 +209,28 @@ class Parser {
 }  // namespace
 
 std::string to_text(const ReplayProfile& profile) {
-  std::string text = fmt::format("{}\n", kVersionLine);
+  const bool is_version_1 = profile.unit == kImages && profile.image_size != 0 && profile.factors.empty();
+  std::string text = fmt::format("{}\n", is_version_1 ? kVersionLine1 : kVersionLine);
   const auto line = [&text](const char* key, const std::string& value) {
     text += fmt::format("{} {}\n", key, one_line(key, value));
   };
   line("model", profile.model);
-  line("batch_size", std::to_string(profile.batch_size));
-  line("image_size", std::to_string(profile.image_size));
+  if (!is_version_1) line("unit", profile.unit);
+  line(is_version_1 ? "batch_size" : "units_per_step", std::to_string(profile.units_per_step));
+  if (profile.image_size != 0) line("image_size", std::to_string(profile.image_size));
   line("device", profile.device);
   line("compute_type", profile.compute_type);
   line("source_run", profile.source_run);
-  line("forward_seconds", number_text(profile.forward_seconds));
+  if (is_version_1 || profile.forward_seconds != 0) {
+    line("forward_seconds", number_text(profile.forward_seconds));
+  }
   line("backward_end_seconds", number_text(profile.backward_end_seconds));
   line("update_seconds", number_text(profile.update_seconds));
+  if (!profile.factors.empty()) {
+    std::string factors;
+    for (const double factor : profile.factors) factors += (factors.empty() ? "" : " ") + number_text(factor);
+    line("factors", factors);
+  }
   for (const ReplayProfile::Gradient& gradient : profile.gradients) {
     line("gradient", fmt::format("{} {} {} {}", gradient.count, number_text(gradient.submit_seconds),
                                  number_text(gradient.ready_seconds), gradient.name));

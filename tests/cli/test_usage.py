@@ -191,6 +191,22 @@ class Output(ProgramTest):
         result = run(*TRAINING, "--profile", "--device", "cpu").ended_with(0)
         self.assertRegex(result.out, r"(?m)^operations on rank 0, per step\n +count +measured ms +per cent +operation$")
 
+    def test_a_replay_of_another_unit_of_work(self) -> None:
+        """A profile of a language model counts sequences, and its network has no images."""
+        profile = self.folder / "bert.replay"
+        head = "model bert\nunit sequences\nunits_per_step 8\ndevice none\ncompute_type fp32\nsource_run none\n"
+        times = "backward_end_seconds 0.02\nupdate_seconds 0.001\nfactors 1 1.5 0.75\n"
+        profile.write_text(f"hvd-replay 2\n{head}{times}gradient 100 0.01 0.01 w\nend 1\n")
+        words = ["--replay", str(profile), "--num-iters", "3", "--num-warmup-batches", "1", "--db", str(self.db)]
+        result = run(*words).ended_with(0)
+        self.assertRegex(result.out, r"(?m)^  replaying  bert, 8 sequences a step per rank, fp32 on replay$")
+        self.assertRegex(result.out, r"(?m)^ +ranks sequences/s ")
+        self.assertRegex(result.out, r"(?m)^total sequences/sec: \d+\.\d\d$")
+        self.assertEqual(self.query("SELECT value FROM provenance WHERE key = 'work.unit'"), [("sequences",)])
+        self.assertEqual(self.query("SELECT batch_size, image_size FROM run"), [(8, 0)])
+        document = json.loads(run(*words[:-2], "--json").ended_with(0).out)
+        self.assertEqual([r["unit"] for r in document["runs"]], ["sequences"])
+
     def test_quiet(self) -> None:
         result = run(*TINY, "--quiet").ended_with(0)
         self.assertRegex(result.out, r"\Atotal images/sec: \d+\.\d\d\n\Z")

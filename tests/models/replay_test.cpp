@@ -19,7 +19,7 @@ using testing::RecordingSink;
 ReplayProfile sample() {
   ReplayProfile profile;
   profile.model = "vgg16";
-  profile.batch_size = 8;
+  profile.units_per_step = 8;
   profile.image_size = 224;
   profile.device = "Some Processor (R) @ 2.0 GHz, 2 cores";
   profile.compute_type = "bf16";
@@ -33,8 +33,8 @@ ReplayProfile sample() {
 
 void expect_equal(const ReplayProfile& a, const ReplayProfile& b) {
   const auto facts = [](const ReplayProfile& p) {
-    return std::tie(p.model, p.batch_size, p.image_size, p.device, p.compute_type, p.source_run, p.forward_seconds,
-                    p.backward_end_seconds, p.update_seconds);
+    return std::tie(p.model, p.unit, p.units_per_step, p.image_size, p.device, p.compute_type, p.source_run,
+                    p.forward_seconds, p.backward_end_seconds, p.update_seconds, p.factors);
   };
   EXPECT_EQ(facts(a), facts(b));
   ASSERT_EQ(a.gradients.size(), b.gradients.size());
@@ -44,30 +44,72 @@ void expect_equal(const ReplayProfile& a, const ReplayProfile& b) {
   for (std::size_t i = 0; i < a.gradients.size(); ++i) EXPECT_EQ(fields(a.gradients[i]), fields(b.gradients[i])) << i;
 }
 
+ReplayProfile sequences() {
+  ReplayProfile profile = sample();
+  profile.unit = "sequences";
+  profile.image_size = 0;
+  profile.forward_seconds = 0;
+  profile.factors = {1, 0.998001, 1.25};
+  return profile;
+}
+
 TEST(ReplayText, RoundTripsExactly) {
-  const std::string text = to_text(sample());
-  expect_equal(parse_replay(text, "x"), sample());
-  EXPECT_EQ(to_text(parse_replay(text, "x")), text);
+  for (const ReplayProfile& profile : {sample(), sequences()}) {
+    const std::string text = to_text(profile);
+    expect_equal(parse_replay(text, "x"), profile);
+    EXPECT_EQ(to_text(parse_replay(text, "x")), text);
+  }
   ReplayProfile bare;
-  bare.batch_size = bare.image_size = 1;
+  bare.units_per_step = bare.image_size = 1;
   expect_equal(parse_replay(to_text(bare), "x"), bare);
+}
+
+// The hash of the text is part of a run's fingerprint, and programs that know only version 1 must go on to read it.
+TEST(ReplayText, WritesTheOldestVersionThatCanExpressTheProfile) {
+  EXPECT_EQ(to_text(sample()).substr(0, 53), "hvd-replay 1\nmodel vgg16\nbatch_size 8\nimage_size 224\n");
+  ReplayProfile factors = sample();
+  factors.factors = {1};
+  for (const ReplayProfile& profile : {sequences(), factors}) {
+    EXPECT_TRUE(to_text(profile).starts_with("hvd-replay 2\n")) << to_text(profile);
+  }
+}
+
+TEST(ReplayText, Version1HasNothingOfVersion2AndTheOtherWayRound) {
+  std::string text = to_text(sample());
+  text.replace(0, 12, "hvd-replay 2");
+  expect_error(Errc::kInvalidArgument, {"f:3", "unknown key 'batch_size'"}, [&] { parse_replay(text, "f"); });
+  text = to_text(sequences());
+  text.replace(0, 12, "hvd-replay 1");
+  expect_error(Errc::kInvalidArgument, {"f:3", "unknown key 'unit'"}, [&] { parse_replay(text, "f"); });
 }
 
 // Damages the lines of a file one at a time. The error must name the file and the damaged line.
 TEST(ReplayText, ErrorsNameFileAndLine) {
-  const std::string text = to_text(sample());
-  const auto with = [&](const std::string& from, const std::string& to) {
-    std::string changed = text;
-    const std::size_t at = changed.find(from);
+  const std::string text = to_text(sample()), text2 = to_text(sequences());
+  const auto changed = [](std::string whole, const std::string& from, const std::string& to) {
+    const std::size_t at = whole.find(from);
     EXPECT_NE(at, std::string::npos) << from;
-    return changed.replace(at, from.size(), to);
+    return whole.replace(at, from.size(), to);
   };
+  const auto with = [&](const std::string& from, const std::string& to) { return changed(text, from, to); };
+  const auto with2 = [&](const std::string& from, const std::string& to) { return changed(text2, from, to); };
+  std::string many = "factors 1";
+  for (std::size_t i = 0; i < kMaxFactors; ++i) many += " 1";
   struct Case {
     std::string text, where, what;
   };
   const Case cases[] = {
       {"", "f.replay:1", "hvd-replay 1"},
-      {with("hvd-replay 1", "hvd-replay 2"), "f.replay:1", "the first line must be"},
+      {with("hvd-replay 1", "hvd-replay 3"), "f.replay:1", "the first line must be"},
+      {with2("unit sequences", "unit \x1b[31m"), "f.replay:3", "small letters"},
+      {with2("unit sequences", "unit "), "f.replay:3", "small letters"},
+      {with2("unit sequences", "unit abcdefghijklmnopqrstuvwxyz"), "f.replay:3", "small letters"},
+      {with2("unit sequences\n", ""), "f.replay:12", "'unit' is missing"},
+      {with2("units_per_step 8", "units_per_step 0"), "f.replay:4", "at least 1"},
+      {with2("1.25", "nan"), "f.replay:10", "a factor must be"},
+      {with2("1.25", "0"), "f.replay:10", "a factor must be"},
+      {with2("factors 1 0.998001", "factors  0.998001"), "f.replay:10", "'' is not a factor"},
+      {with2("factors 1 0.998001 1.25", many), "f.replay:10", "more than 4096 factors"},
       {with("model vgg16", "modell vgg16"), "f.replay:2", "unknown key 'modell'"},
       {with("batch_size 8", "batch_size 0"), "f.replay:3", "at least 1"},
       {with("batch_size 8", "batch_size 99999999999"), "f.replay:3", "at most"},
@@ -157,6 +199,34 @@ TEST(ReplayStep, NeverReportsEarlyAndNeverSpins) {
   EXPECT_LT(processor_seconds() - processor_start, 0.03);
 }
 
+TEST(ReplayStep, TakesTheFactorsInTurnFromAPlaceOfItsRank) {
+  ReplayProfile profile = quick();
+  profile.gradients.resize(1);
+  profile.backward_end_seconds = 0.01;
+  profile.factors = {1, 4, 16};
+  const HeapArena arena = make_heap_arena();
+  for (const int rank : {0, 1, 2}) {
+    const auto step = make_replay_step(profile, DataType::kF32, arena.allocate, rank);
+    for (std::size_t k = 0; k < 4; ++k) {
+      const double factor = profile.factors[(first_factor(rank, 3) + k) % 3];
+      TimingSink sink;
+      step->forward_backward({}, sink);
+      EXPECT_GE(sink.seconds.at(0), factor * 0.01) << "rank " << rank << ", step " << k;
+    }
+  }
+}
+
+TEST(ReplayStep, RanksAreSpreadOverTheFactors) {
+  EXPECT_EQ(first_factor(3, 0), 0U);
+  std::vector<std::size_t> first;
+  for (int rank = 0; rank < 512; ++rank) {
+    first.push_back(first_factor(rank, 4096));
+    EXPECT_LT(first.back(), 4096U);
+  }
+  std::sort(first.begin(), first.end());
+  for (std::size_t i = 1; i < first.size(); ++i) EXPECT_GE(first[i] - first[i - 1], 3U);
+}
+
 TEST(ReplayStep, GradientsAreKnownAndFreshInEveryStep) {
   const HeapArena arena = make_heap_arena();
   for (const DataType type : {DataType::kF32, DataType::kBF16, DataType::kF16, DataType::kF64}) {
@@ -211,7 +281,9 @@ TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
   ReplayRecorder recorder(slots, sample());
   for (const double slow : {0.0, 0.5, 0.0}) {  // the second of three steps is disturbed
     recorder.begin_step();
-    sleep_seconds(0.01 + slow);
+    sleep_seconds(0.005 + slow);
+    recorder.end_forward();
+    sleep_seconds(0.005);
     recorder.gradient_ready(0);
     sleep_seconds(0.01);
     recorder.gradient_ready(1);
@@ -226,6 +298,10 @@ TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
   ASSERT_EQ(profile.gradients.size(), 2U);
   EXPECT_EQ(profile.gradients[1].name, "b");
   EXPECT_EQ(profile.gradients[1].count, 7U);
+  EXPECT_GE(profile.forward_seconds, 0.005);
+  EXPECT_LE(profile.forward_seconds + 0.005, profile.gradients[0].ready_seconds);
+  ASSERT_EQ(profile.factors.size(), 3U);
+  EXPECT_GT(profile.factors[1], profile.factors[0]);
   EXPECT_GE(profile.gradients[0].ready_seconds, 0.01);
   EXPECT_GE(profile.gradients[1].ready_seconds, profile.gradients[0].ready_seconds + 0.01);
   EXPECT_LT(profile.gradients[1].ready_seconds, 0.5);
@@ -255,6 +331,8 @@ TEST(ReplayRecorder, TakesTimesThatWereMeasuredElsewhere) {
   EXPECT_EQ(profile.gradients[1].submit_seconds, 0.004);
   EXPECT_EQ(profile.gradients[1].ready_seconds, 0.024);
   EXPECT_EQ(profile.backward_end_seconds, 0.040);
+  EXPECT_EQ(profile.factors, (std::vector<double>{0.75, 1.25, 1}));
+  EXPECT_EQ(profile.forward_seconds, 0) << "not measured";
   EXPECT_EQ(profile.update_seconds, 0.005);
   expect_error(Errc::kInvalidArgument, {"vgg16", "1 and 2 times for 2 gradients"}, [&] {
     recorder.add({.submit = {0}, .ready = {0, 0}});

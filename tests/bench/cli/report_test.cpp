@@ -143,16 +143,20 @@ TEST(Report, ARunWithoutSamples) {
 }
 
 TEST(Report, SmallTexts) {
-  EXPECT_EQ(total_line(1234.564), "total images/sec: 1234.56");
+  RunRecord run;
+  run.images_per_second = Estimate{1234.564, 1200, 1300};
+  EXPECT_EQ(total_line(run), "total images/sec: 1234.56");
+  run.unit = "tokens";
+  EXPECT_EQ(total_line(run), "total tokens/sec: 1234.56");
   EXPECT_EQ(bytes_text(512), "512 B");
   EXPECT_EQ(bytes_text(1.5 * 1024 * 1024), "1.50 MiB");
   EXPECT_EQ(bytes_text(178.2e6), "170 MiB");
   EXPECT_EQ(duration_text(45.4), "45 s");
   EXPECT_EQ(duration_text(190), "3 min");
   EXPECT_EQ(duration_text(7800), "2 h 10 min");
-  Progress progress{"measuring", "full", 12, 4.96, 0.012, 40};
+  Progress progress{"measuring", "full", 12, "images", 4.96, 0.012, 40};
   EXPECT_EQ(progress_text(progress), "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left");
-  progress = {"building", "full", 0, 0, 0, -1};
+  progress = {"building", "full", 0, "images", 0, 0, -1};
   EXPECT_EQ(progress_text(progress), "building full");
 }
 
