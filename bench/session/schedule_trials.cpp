@@ -205,10 +205,10 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
     progress({.stage = "trying schedules",
               .phase = {},
               .steps = static_cast<std::int64_t>(trainer.steps_done()),
-              .unit = std::string(parts.unit()),
           .images_per_second = images / step_seconds,
               .interval = 0,
-              .seconds_left = seconds_left});
+              .seconds_left = seconds_left,
+              .unit = std::string(parts.unit())});
   };
   const std::size_t gradient_bytes = trainer.train_step().memory().gradients;
   return run_search(parts.engine(), ScheduleSearch(parts.setting(), parts.knobs(), gradient_bytes), bench);

@@ -24,10 +24,10 @@ struct Progress {
   std::string stage;  ///< "building", "warm-up", "measuring"
   std::string phase;  ///< "full", "none", "solo"
   std::int64_t steps = 0;
-  std::string unit;              ///< of work: "images"
-  double images_per_second = 0;  ///< in that unit, so far; 0 while unknown
+  double images_per_second = 0;  ///< so far, in the unit of work; 0 while unknown
   double interval = 0;           ///< relative half width of the median's interval so far; 0 while unknown
   double seconds_left = 0;       ///< estimate; negative while unknown
+  std::string unit = {};         ///< of work: "images"; may be empty while the rate is unknown
 };
 
 /// Callbacks. Unless stated otherwise, rank 0's training thread calls them between steps, outside timed regions.

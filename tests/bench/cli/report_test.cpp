@@ -154,9 +154,9 @@ TEST(Report, SmallTexts) {
   EXPECT_EQ(duration_text(45.4), "45 s");
   EXPECT_EQ(duration_text(190), "3 min");
   EXPECT_EQ(duration_text(7800), "2 h 10 min");
-  Progress progress{"measuring", "full", 12, "images", 4.96, 0.012, 40};
+  Progress progress{"measuring", "full", 12, 4.96, 0.012, 40, "images"};
   EXPECT_EQ(progress_text(progress), "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left");
-  progress = {"building", "full", 0, "images", 0, 0, -1};
+  progress = {"building", "full", 0, 0, 0, -1};
   EXPECT_EQ(progress_text(progress), "building full");
 }
 
