@@ -1,0 +1,285 @@
+"""The time of a collective on worlds of any size, from its times on a few worlds. Pure arithmetic on numpy arrays.
+
+An algorithm is a number of steps, in each of which a rank sends some bytes (docs/algorithms.md). A ring all-reduce of
+S bytes over N nodes takes 2 (N - 1) steps of S / N bytes:
+
+    time(S, N) = steps(N) x h(S / N)
+
+h, the time of one step of so many bytes, is what the fabric and the library do; it should not depend on N. So a step of
+64 ranks of a large message is a step that 4 ranks have already made, of a message that is 16 times smaller:
+
+    seconds of a step                 o  2 nodes         message of 8 MiB on 64 nodes = 126 steps of 128 KiB
+        |                      x  o   x  3 nodes                                               ^
+        |               x o +         +  4 nodes         each a step that 4 nodes make in a message of 512 KiB
+        |      o x +
+        +--------------------------- bytes of a step
+
+h is measured on each world, as a curve over the bytes of a step. Where the curves of the worlds do not lie on one
+another, the form is wrong by so much: their spread, and what it may grow to on larger worlds, is part of each draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hvdb.base.errors import HvdbError
+
+MIN_WORLDS, MIN_SIZES = 3, 6
+# Standard deviation of the drift of h per doubling of the nodes, before any is measured.
+DRIFT = 0.02
+MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
+
+
+@dataclass(frozen=True, order=True)
+class World:
+    """Nodes with equally many ranks each."""
+
+    nodes: int
+    ranks_per_node: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The times of one collective in one session. size: bytes, as nccl-tests counts them. samples: seconds, of the
+    slowest rank, shape (samples,)."""
+
+    world: World
+    size: int
+    samples: np.ndarray
+    session: str = ""
+
+
+def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
+    """Returns (number of steps, bytes of a step / bytes of the message) between the nodes of a world of several nodes.
+
+    Several ranks of a node share the message, and each carries its part between the nodes.
+    Errors: HvdbError if the algorithm has no steps of equal size.
+    """
+    nodes, part = world.nodes, 1.0 / world.ranks_per_node
+    if algorithm == "ring":
+        rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": nodes, "all_gather": nodes - 1}
+        if operation in rounds:
+            return rounds[operation], part / nodes
+    whole = nodes.bit_length() - 1  # log2 of the largest power of two that is not above `nodes`
+    rounds_of_doubling = whole + (2 if nodes > 1 << whole else 0)
+    if operation == "barrier":
+        return rounds_of_doubling, 0.0
+    if algorithm == "doubling" and operation == "all_reduce":
+        return rounds_of_doubling, part
+    raise HvdbError(f"{operation} by '{algorithm}': how its time grows with the nodes is not known")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a step against its bytes, both ascending, at least one point. Between two points it is a line over the
+    logarithm of the bytes. Below the first point it is flat; above the last one it grows in proportion to the bytes."""
+
+    bytes: np.ndarray
+    seconds: np.ndarray
+
+    def at(self, step_bytes: float) -> float:
+        if step_bytes > self.bytes[-1]:
+            return float(self.seconds[-1] * step_bytes / self.bytes[-1])
+        if len(self.bytes) == 1:
+            return float(self.seconds[0])
+        return float(np.interp(math.log(max(step_bytes, 1.0)), np.log(np.maximum(self.bytes, 1.0)), self.seconds))
+
+    def covers(self, step_bytes: float) -> bool:
+        """Returns True if a step of so many bytes was measured, or lies between two that were."""
+        return bool(self.bytes[0] <= step_bytes <= self.bytes[-1])
+
+
+def ascending(values: Sequence[float]) -> np.ndarray:
+    """Returns the ascending sequence that is nearest to `values` (least squares), by pooling adjacent violators."""
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while blocks and blocks[-1][0] > mean:
+            before, many = blocks.pop()
+            mean, count = (before * many + mean * count) / (many + count), many + count
+        blocks.append((mean, count))
+    return np.array([mean for mean, count in blocks for _ in range(count)])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far the worlds' curves lie apart, as standard deviations of the logarithm of h.
+
+    world: of a whole curve, from `worlds` curves. size: of single points, beyond what moves the whole curve.
+    drift, drift_error: mean and standard deviation of the change per doubling of the nodes.
+    """
+
+    worlds: int
+    world: float
+    size: float
+    drift: float
+    drift_error: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One draw of the cost of an operation. own: of each measured world, its curve. common: of all other worlds.
+
+    level: logarithm of the factor of such a world within the measured range. walk: of those beyond it, the sum of the
+    drifts after 0, 1, 2, ... doublings.
+    """
+
+    operation: str
+    algorithm: str
+    own: Mapping[World, Curve]
+    common: Curve
+    largest: int
+    level: float
+    walk: np.ndarray
+
+    def seconds(self, world: World, size: float) -> float:
+        """Returns the seconds of the collective of `size` bytes; 0 on one node."""
+        if world.nodes == 1:
+            return 0.0
+        count, share = steps(self.operation, self.algorithm, world)
+        if (mine := self.own.get(world)) and (share == 0 or mine.covers(size * share)):
+            return count * mine.at(size * share)
+        doublings = max(0.0, math.log2(world.nodes / self.largest))
+        factor = math.exp(self.level + float(np.interp(doublings, np.arange(len(self.walk)), self.walk)))
+        return count * factor * self.common.at(size * share)
+
+
+@dataclass
+class Cost:
+    """The cost of one operation by one algorithm, with equally many ranks on each node. Make it with fit()."""
+
+    operation: str
+    algorithm: str
+    cells: dict[World, dict[int, list[Cell]]]
+    spread: Spread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own = {
+            world: self._curve(world, [_median(cells) for _, cells in self._sizes(world)]) for world in self.worlds
+        }
+        self._common, self.spread = _pool(self._own)
+
+    def _sizes(self, world: World) -> list[tuple[int, list[Cell]]]:
+        return sorted(self.cells[world].items())
+
+    def _curve(self, world: World, medians: Sequence[float]) -> Curve:
+        count, share = steps(self.operation, self.algorithm, world)
+        sizes = np.array([size * share for size, _ in self._sizes(world)])
+        if share == 0:
+            sizes, medians = sizes[:1], [float(np.median(medians))]
+        return Curve(sizes, ascending([median / count for median in medians]))
+
+    @property
+    def worlds(self) -> list[World]:
+        return sorted(self.cells)
+
+    def covers(self, world: World, size: float) -> bool:
+        """Returns True if a step of this message on `world` has as many bytes as steps that were measured."""
+        share = steps(self.operation, self.algorithm, world)[1]
+        return share == 0 or self._common.covers(size * share)
+
+    def middle(self) -> Drawn:
+        """Returns the cost from the medians of all samples, without any error of the form."""
+        still = np.arange(MAX_DOUBLINGS + 1) * self.spread.drift
+        return Drawn(self.operation, self.algorithm, self._own, self._common, self._largest(), 0.0, still)
+
+    def draw(self, random: np.random.Generator) -> Drawn:
+        """Returns a draw: every cell's session and samples are resampled, and the error of the form is drawn."""
+        own = {
+            world: self._curve(world, [_resampled(cells, random) for _, cells in self._sizes(world)])
+            for world in self.worlds
+        }
+        common, _ = _pool(own)
+        spread = self.spread
+        # The mean over few worlds is uncertain, too, and so is their spread: Student's t with worlds - 1 degrees.
+        level = spread.world * math.sqrt(1 + 1 / spread.worlds) * random.standard_t(spread.worlds - 1)
+        noise = np.exp(spread.size * random.standard_normal(len(common.bytes)))
+        common = Curve(common.bytes, ascending(common.seconds * noise))
+        drifts = random.normal(spread.drift, spread.drift_error, MAX_DOUBLINGS)
+        walk = np.concatenate([[0.0], np.cumsum(drifts)])
+        return Drawn(self.operation, self.algorithm, own, common, self._largest(), level, walk)
+
+    def _largest(self) -> int:
+        return max(world.nodes for world in self.cells)
+
+
+def _median(cells: Sequence[Cell]) -> float:
+    """Returns the median over sessions of the sessions' medians."""
+    return float(np.median([np.median(cell.samples) for cell in cells]))
+
+
+def _resampled(cells: Sequence[Cell], random: np.random.Generator) -> float:
+    """Returns the median of resampled samples of a session that is drawn."""
+    samples = cells[random.integers(len(cells))].samples
+    return float(np.median(samples[random.integers(len(samples), size=len(samples))]))
+
+
+def _pool(curves: Mapping[World, Curve]) -> tuple[Curve, Spread]:
+    """Returns the common curve of all worlds, and how far the worlds' curves lie from it."""
+    grid = np.unique(np.concatenate([curve.bytes for curve in curves.values()]))
+    worlds = sorted(curves)
+    logs = np.full((len(worlds), len(grid)), np.nan)
+    for row, world in enumerate(worlds):
+        for column, size in enumerate(grid):
+            if curves[world].covers(size):
+                logs[row, column] = math.log(curves[world].at(size))
+    common = np.nanmean(logs, axis=0)
+    apart = logs - common
+    shared = np.sum(~np.isnan(logs), axis=0) > 1  # at other sizes a world is compared with itself
+    if not shared.any():
+        raise HvdbError("no two worlds have steps of equal bytes: measure the same sizes on all of them")
+    means = np.array([np.nanmean(row[shared]) if not np.isnan(row[shared]).all() else 0.0 for row in apart])
+    rest = (apart - means[:, None])[:, shared]
+    many = int(np.sum(~np.isnan(rest)))
+    freedom = max(1, many - int(shared.sum()) - (len(worlds) - 1))
+    size = math.sqrt(float(np.nansum(rest**2)) / freedom)
+    world = float(np.std(means, ddof=1)) if len(worlds) > 1 else 0.0
+    drift, error = _drift(worlds, means, world)
+    return Curve(grid, ascending(np.exp(common))), Spread(len(worlds), world, size, drift, error)
+
+
+def _drift(worlds: Sequence[World], means: np.ndarray, spread: float) -> tuple[float, float]:
+    """Returns mean and standard deviation of the change of log h per doubling of the nodes.
+
+    The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it.
+    """
+    doublings = np.log2([world.nodes for world in worlds])
+    doublings -= doublings.mean()
+    wide = float(np.sum(doublings**2))
+    if wide == 0:
+        return 0.0, DRIFT
+    slope = float(np.sum(doublings * means)) / wide
+    trust = DRIFT**2 / (DRIFT**2 + spread**2 / wide)
+    return trust * slope, DRIFT
+
+
+def fit(operation: str, algorithm: str, cells: Iterable[Cell]) -> Cost:
+    """Returns the cost of an operation from cells of at least MIN_WORLDS worlds of several nodes.
+
+    Errors: HvdbError if there are fewer worlds, fewer than MIN_SIZES sizes in one of them, or unlike ranks per node.
+    """
+    by_world: dict[World, dict[int, list[Cell]]] = {}
+    for cell in cells:
+        if cell.world.nodes > 1 and len(cell.samples):
+            by_world.setdefault(cell.world, {}).setdefault(cell.size, []).append(cell)
+    what = f"{operation} by '{algorithm}'"
+    if len(by_world) < MIN_WORLDS:
+        have = ", ".join(str(world.nodes) for world in sorted(by_world)) or "none"
+        raise HvdbError(
+            f"{what} was measured on {len(by_world)} numbers of nodes ({have}), and {MIN_WORLDS} are needed: run "
+            "hvd_bench coll --db on others, or state the link (--link-gbit, --latency-us)"
+        )
+    if len({world.ranks_per_node for world in by_world}) > 1:
+        raise HvdbError(f"{what} was measured with unlike numbers of ranks on a node: name the stores of one number")
+    for world, sizes in sorted(by_world.items()):
+        if operation != "barrier" and len(sizes) < MIN_SIZES:
+            raise HvdbError(f"{what} on {world.nodes} nodes has {len(sizes)} sizes, and {MIN_SIZES} are needed")
+    return Cost(operation, algorithm, by_world)
