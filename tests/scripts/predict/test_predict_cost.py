@@ -4,16 +4,15 @@ import math
 import sqlite3
 import unittest
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
-import synthetic_store  # noqa: F401 (sets the path of hvdb)
+from synthetic_store import REPOSITORY
 
 from hvdb.base.errors import HvdbError
 from hvdb.predict.cost import Cell, Cost, Curve, World, ascending, fit, steps
 
-RECORDED = Path(__file__).resolve().parents[2] / "results/recorded/2026-11-25-ring/after.db"
+RECORDED = REPOSITORY / "results/recorded/2026-11-25-ring/after.db"
 SIZES = [1 << k for k in range(14, 24)]
 
 
