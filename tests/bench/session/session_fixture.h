@@ -23,7 +23,7 @@ class SessionTest : public testing::Test {
   static models::ReplayProfile profile() {
     models::ReplayProfile profile;
     profile.model = "resnet50";
-    profile.batch_size = 4;
+    profile.units_per_step = 4;
     profile.image_size = 64;
     profile.device = "test";
     profile.compute_type = "fp32";
