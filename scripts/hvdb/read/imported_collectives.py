@@ -1,0 +1,274 @@
+"""Reads times of collectives that other programs measured: nccl-tests (its table, and its JSON of -J) and the OSU
+micro-benchmarks (their table).
+
+The files may come from a stranger. This module checks every field that it uses and ignores all other fields, above all
+the environment that the JSON of nccl-tests holds.
+Sources: nccl-tests 2.19 (src/util.cu), and tables of 2.8 to 2.19 in its issues; OSU micro-benchmarks 5 to 7.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvdb.base.errors import HvdbError
+from hvdb.base.strict_json import Malformed
+from hvdb.read.names import REDUCTIONS, TYPES
+
+MAX_BYTES, MAX_ROWS, MAX_LINE = 64 << 20, 100_000, 4096
+MAX_RANKS, MAX_SIZE, MAX_SECONDS = 1 << 20, 1 << 50, 1e5
+_OPERATIONS = {
+    "allreduce": "all_reduce",
+    "reducescatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "barrier": "barrier",
+}
+_DEVICE = re.compile(r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
+_OSU = re.compile(r"# OSU MPI(?:-\w+)? ([A-Za-z_]+)\b.* Latency Test")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size of one collective. size: bytes as the program counts them. seconds: of one operation, a mean over its
+    iterations, or each of them if the file has them."""
+
+    operation: str
+    type: str
+    reduction: str
+    in_place: bool
+    size: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The contents of one file. ranks, nodes: None if the file does not say."""
+
+    program: str
+    ranks: int | None
+    nodes: int | None
+    rows: tuple[Row, ...]
+
+
+def read(path: Path) -> Imported:
+    """Errors: HvdbError, one line that names the file and, in a table, the line."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise HvdbError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        if len(content) > MAX_BYTES:
+            raise Malformed(f"more than {MAX_BYTES >> 20} MiB")
+        text = content.decode("utf-8", errors="replace")
+        made = _json(text) if text.lstrip().startswith("{") else _table(text)
+        if not made.rows:
+            raise Malformed("no row with a time; did the test end early?")
+        return made
+    except Malformed as error:
+        raise HvdbError(f"{path}: not a result of nccl-tests or the OSU micro-benchmarks: {error}") from error
+
+
+def _whole(text: str, low: int, high: int, what: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII) or not low <= int(text) <= high:
+        raise Malformed(f"{what} is not a whole number from {low} to {high}")
+    return int(text)
+
+
+def _seconds(microseconds: object, what: str) -> float:
+    try:
+        value = float(microseconds) / 1e6  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if isinstance(microseconds, bool) or not 0 < value < MAX_SECONDS:
+        raise Malformed(f"{what} is not a time above 0 in microseconds")
+    return value
+
+
+def _known(value: object, known: tuple[str, ...], what: str) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise Malformed(f"{what} is none of {', '.join(known)}")
+    return value
+
+
+def _operation(name: object) -> str:
+    if not isinstance(name, str) or (key := re.sub(r"_perf.*|[^a-z]", "", name.lower())) not in _OPERATIONS:
+        raise Malformed(f"the test is none of {', '.join(sorted(_OPERATIONS))}")
+    return _OPERATIONS[key]
+
+
+def _wrong(value: object) -> bool:
+    """Returns True if a result was checked and had wrong elements. Versions before 2.13 print the largest error."""
+    if value is None or value == "N/A":
+        return False
+    try:
+        return not float(value) < 1e-2  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise Malformed("the number of wrong elements is not a number") from error
+
+
+# --- JSON of nccl-tests -----------------------------------------------------------------------------------------------
+
+
+def _json(text: str) -> Imported:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("no whole JSON document") from error
+    config, results = document.get("config"), document.get("results")
+    if not isinstance(config, dict) or not isinstance(results, list):
+        raise Malformed("the JSON has no config or no results")
+    devices = config.get("devices")
+    if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
+        raise Malformed("config has no list of devices")
+    per_process = _count(config.get("nthreads"), "nthreads") * _count(config.get("ngpus"), "ngpus")
+    ranks = len(devices) * per_process  # one entry for each process, that of its first GPU
+    hosts = {device.get("hostname") for device in devices if isinstance(device.get("hostname"), str)}
+    if not 1 <= ranks <= MAX_RANKS or len(results) > MAX_ROWS:
+        raise Malformed(f"not from 1 to {MAX_RANKS} ranks, or more than {MAX_ROWS} results")
+    rows = [row for result in results for row in _json_rows(result)]
+    return Imported("nccl-tests", ranks, len(hosts) or None, tuple(rows))
+
+
+def _count(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_RANKS:
+        raise Malformed(f"{what} is not a whole number from 1 to {MAX_RANKS}")
+    return value
+
+
+def _json_rows(result: Any) -> Iterator[Row]:
+    if not isinstance(result, dict):
+        raise Malformed("a result is not an object")
+    size = result.get("size")
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MAX_SIZE:
+        raise Malformed(f"a size is not a whole number from 0 to {MAX_SIZE}")
+    for key, in_place in (("out_of_place", False), ("in_place", True)):
+        form = result.get(key)
+        if form is None or size == 0:
+            continue
+        if not isinstance(form, dict) or "time" not in form:
+            raise Malformed(f"{key} has no time (a CPU time of -C is not the time of the collective)")
+        if _wrong(form.get("nwrong")):
+            raise Malformed(f"{size} bytes have wrong elements")
+        each = result.get(f"{key}_per_iter")
+        times = each.get("times_us") if isinstance(each, dict) else None
+        if not isinstance(times, list) or not times or len(times) > MAX_ROWS:
+            times = [form["time"]]
+        yield Row(
+            _operation(result.get("experiment_name")),
+            _known(result.get("type"), TYPES, "type"),
+            _known(result.get("redop"), REDUCTIONS, "redop"),
+            in_place,
+            size,
+            tuple(_seconds(time, "time") for time in times),
+        )
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+
+
+def _table(text: str) -> Imported:
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if found := _OSU.match(line):
+            return _osu(lines, number, found[1])
+        if line.startswith("#") and {"size", "count", "type", "algbw"} <= set(line.split()):
+            return _nccl_table(lines, number)
+    raise Malformed("neither JSON nor a table with a known heading")
+
+
+def _blamed(number: int, line: str) -> list[str]:
+    if len(line) > MAX_LINE:
+        raise Malformed(f"line {number} is too long")
+    return line.split()
+
+
+def _nccl_table(lines: list[str], heading: int) -> Imported:
+    """heading: the number of the line that names the columns, which versions differ in."""
+    columns = lines[heading - 1].split()[1:]
+    columns = columns[: len(columns) - columns.count("timestamp")]
+    if "cputime" in columns:
+        raise Malformed("the table has CPU times (-C), which are not the time of the collective")
+    places = [index for index, name in enumerate(columns) if name == "time"]
+    if columns[:4] != ["size", "count", "type", "redop"] or len(places) != 2:
+        raise Malformed(f"line {heading} does not name the columns of nccl-tests")
+    hosts: dict[int, str] = {}
+    operation = ""
+    for line in lines[:heading]:
+        if found := _DEVICE.match(line[:MAX_LINE]):
+            hosts[int(found[1])] = found[2]
+        if line.startswith("# Collective test starting:"):
+            operation = _operation(line.rpartition("/")[2].partition(":")[2] or line.rpartition("/")[2])
+    if hosts and sorted(hosts) != list(range(len(hosts))):
+        raise Malformed("the list of ranks has a gap")
+    rows: list[Row] = []
+    for number, line in enumerate(lines[heading:], heading + 1):
+        fields = _blamed(number, line)
+        if not fields or not fields[0].isdigit():
+            continue  # a comment, a unit, or what NCCL_DEBUG prints between the rows
+        try:
+            rows += _nccl_rows(fields, columns, places, operation, len(hosts))
+        except Malformed as error:
+            raise Malformed(f"line {number}: {error}") from error
+        if len(rows) > MAX_ROWS:
+            raise Malformed(f"more than {MAX_ROWS} rows")
+    return Imported("nccl-tests", len(hosts) or None, len(set(hosts.values())) or None, tuple(rows))
+
+
+def _nccl_rows(fields: list[str], columns: list[str], places: list[int], operation: str, ranks: int) -> Iterator[Row]:
+    if len(fields) < len(columns):
+        raise Malformed(f"{len(fields)} fields, and the heading names {len(columns)}")
+    size = _whole(fields[0], 0, MAX_SIZE, "size")
+    if size == 0:
+        return
+    for place, start in enumerate(places):
+        if _wrong(fields[start + 3]):
+            raise Malformed("wrong elements")
+        yield Row(
+            operation or _by_its_rates(fields, start, ranks),
+            _known(fields[2], TYPES, "type"),
+            _known(fields[3], REDUCTIONS, "redop"),
+            place == 1,
+            size,
+            (_seconds(fields[start], "time"),),
+        )
+
+
+def _by_its_rates(fields: list[str], start: int, ranks: int) -> str:
+    """Tables of before 2.17 do not name the operation. An all-reduce's busbw is 2 (n - 1) / n of its algbw."""
+    if fields[3] not in REDUCTIONS[:-1] or ranks < 3:
+        raise Malformed("the table does not name its test ('# Collective test starting: ...')")
+    factor = 2 * (ranks - 1) / ranks
+    algorithm, bus = float(fields[start + 1]), float(fields[start + 2])
+    if algorithm >= 0.5 and abs(bus / algorithm - factor) > 0.05 * factor:
+        raise Malformed("the table does not name its test, and its rates are not those of an all-reduce")
+    return "all_reduce"
+
+
+def _osu(lines: list[str], heading: int, test: str) -> Imported:
+    """Tables of the OSU micro-benchmarks name neither the ranks nor the place of the buffers."""
+    operation = _operation(test)
+    rows: list[Row] = []
+    for number, line in enumerate(lines[heading:], heading + 1):
+        fields = _blamed(number, line)
+        if not fields or not fields[0].isdigit():
+            continue
+        try:
+            if len(fields) < 2:
+                raise Malformed("a size without a time")
+            size = _whole(fields[0], 1, MAX_SIZE, "size")
+            reduction = "sum" if operation in ("all_reduce", "reduce_scatter") else "none"
+            rows.append(Row(operation, "float", reduction, False, size, (_seconds(fields[1], "time"),)))
+        except Malformed as error:
+            raise Malformed(f"line {number}: {error}") from error
+        if len(rows) > MAX_ROWS:
+            raise Malformed(f"more than {MAX_ROWS} rows")
+    return Imported("OSU micro-benchmarks", None, None, tuple(rows))

@@ -1,0 +1,171 @@
+"""Results of nccl-tests and of the OSU micro-benchmarks are read, and damaged or hostile ones end in one line."""
+
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+from synthetic_store import REPOSITORY  # noqa: F401 (sets the path of hvdb)
+
+from hvdb.base.errors import HvdbError
+from hvdb.read.imported_collectives import Imported, Row, read
+
+DEVICES = "".join(
+    f"#  Rank {rank:2d} Group  0 Pid   {1000 + rank} on   worker-{rank // 2} device  {rank % 2} [0x8d] NVIDIA H100\n"
+    for rank in range(4)
+)
+HALF = "    time   algbw   busbw #wrong"
+COLUMNS = (
+    f"#       size         count      type   redop    root {HALF} {HALF}\n"
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+)
+START = "     float     sum      -1 "
+ROWS = (
+    f"        1024           256{START}   20.00    0.05    0.08      0    19.00    0.05    0.08    N/A\n"
+    "worker-0:1:2 [0] NCCL INFO something between the rows\n"
+    f"     1048576        262144{START}   100.0   10.49   15.73      0    99.00   10.59   15.89      0\n"
+)
+END = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 7.9\n#\n"
+STARTING = "# Collective test starting: /opt/nccl-tests/build/all_reduce_perf_mpi\n"
+TABLE = f"{STARTING}#\n# Using devices\n{DEVICES}#\n{COLUMNS}{ROWS}{END}"
+OLD = TABLE.replace(STARTING, "").replace("Group  0 ", "")
+OSU = (
+    "\n# OSU MPI Allreduce Latency Test v7.4\n# Datatype: MPI_FLOAT.\n"
+    "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations\n"
+    "4                       3.50              3.10              3.90        1000\n"
+    "1048576               812.25            800.00            820.00         100\n"
+)
+
+
+def document() -> dict:
+    def form(time: float) -> dict:
+        return {"time": time, "alg_bw": 1.0, "bus_bw": 1.5, "nwrong": 0.0}
+
+    return {
+        "version": 1,
+        "args": ["all_reduce_perf", "-J"],
+        "env": ["SECRET=hidden"],
+        "config": {"nthreads": 1, "ngpus": 2, "devices": [{"hostname": "a"}, {"hostname": "b"}]},
+        "results": [
+            {"size": 0, "type": "float", "redop": "sum", "root": "-1", "out_of_place": form(5), "in_place": form(5)},
+            {
+                "size": 1024,
+                "type": "float",
+                "redop": "sum",
+                "out_of_place": form(20.0),
+                "out_of_place_per_iter": {"times_us": [19.0, 21.0]},
+                "in_place": form(19.0),
+                "experiment_name": "AllReduce",
+            },
+        ],
+    }
+
+
+class Files(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "results.txt"
+
+    def read(self, text: str) -> Imported:
+        self.file.write_text(text)
+        return read(self.file)
+
+    def refused(self, text: str, words: str) -> None:
+        with self.assertRaisesRegex(HvdbError, words) as raised:
+            self.read(text)
+        message = str(raised.exception)
+        self.assertTrue(message.isprintable(), repr(message))
+        self.assertIn("results.txt", message)
+
+    def test_a_table_of_nccl_tests(self) -> None:
+        for text in (TABLE, OLD):
+            made = self.read(text)
+            self.assertEqual((made.program, made.ranks, made.nodes, len(made.rows)), ("nccl-tests", 4, 2, 4))
+            self.assertEqual(made.rows[2], Row("all_reduce", "float", "sum", False, 1 << 20, (100e-6,)))
+            self.assertEqual([row.in_place for row in made.rows], [False, True] * 2)
+
+    def test_a_table_of_2_8_without_root(self) -> None:
+        text = OLD.replace("redop    root ", "redop ").replace("      -1 ", " ").replace("#wrong", " error")
+        text = text.replace("      0 ", "  1e-07 ")
+        self.assertEqual(self.read(text).rows[2].seconds, (100e-6,))
+
+    def test_json_of_nccl_tests(self) -> None:
+        made = self.read(json.dumps(document()))
+        self.assertEqual((made.ranks, made.nodes), (4, 2))
+        self.assertEqual([row.seconds for row in made.rows], [(19e-6, 21e-6), (19e-6,)])
+        self.assertNotIn("hidden", repr(made))
+
+    def test_a_table_of_osu(self) -> None:
+        made = self.read(OSU)
+        self.assertEqual((made.program, made.ranks), ("OSU micro-benchmarks", None))
+        self.assertEqual([(row.operation, row.size) for row in made.rows], [("all_reduce", 4), ("all_reduce", 1 << 20)])
+        self.assertAlmostEqual(made.rows[1].seconds[0], 812.25e-6)
+
+    def test_damaged_tables(self) -> None:
+        for words, text in (
+            ("known heading", ""),
+            ("known heading", "\x1b[31m" * 10),
+            ("no row with a time", TABLE[: TABLE.index("        1024 ")]),
+            (
+                "line 13: 5 fields",
+                TABLE.replace("   100.0   10.49   15.73      0    99.00   10.59   15.89      0", ""),
+            ),
+            ("line 11: time is not", TABLE.replace("20.00 ", "  nan ")),
+            ("line 11: time is not", TABLE.replace("20.00 ", " 0.00 ")),
+            ("line 11: time is not", TABLE.replace("20.00 ", "1e300 ")),
+            ("wrong elements", TABLE.replace("0.08      0 ", "0.08      7 ")),
+            ("type is none of", TABLE.replace("float", "\x1b[2J")),
+            ("redop is none of", TABLE.replace("   sum ", "   mul ")),
+            ("size is not", TABLE.replace("     1048576 ", "9" * 30 + " ")),
+            ("list of ranks has a gap", TABLE.replace("Rank  1 ", "Rank  7 ")),
+            ("CPU times", TABLE.replace("    time   algbw", " cputime   algbw")),
+            ("the test is none of", TABLE.replace("all_reduce_perf", "hypercube_perf")),
+            ("does not name its test", OLD.replace("   sum ", "  none ")),
+            ("not those of an all-reduce", OLD.replace("15.73", " 7.87")),
+            ("line 11 is too long", TABLE.replace("        1024 ", "1024" + " " * 5000)),
+            ("line 5: a size without", OSU.replace("3.50              3.10              3.90        1000", "")),
+            ("the test is none of", OSU.replace("Allreduce", "Igather")),
+        ):
+            with self.subTest(words):
+                self.refused(text, words)
+
+    def test_every_truncated_table_is_refused_or_read_in_part(self) -> None:
+        for end in range(0, len(TABLE), 7):
+            try:
+                made = self.read(TABLE[:end])
+            except HvdbError:
+                continue
+            self.assertTrue(set(made.rows) <= set(self.read(TABLE).rows) or end > TABLE.index("1048576"), end)
+
+    def test_damaged_json(self) -> None:
+        def with_row(**changes: object) -> str:
+            changed = document()
+            changed["results"][1].update(changes)
+            return json.dumps(changed)
+
+        for words, text in (
+            ("no whole JSON", json.dumps(document())[:-1]),
+            ("no whole JSON", "{" * 100_000),
+            ("no config or no results", "{}"),
+            ("list of devices", json.dumps({**document(), "config": {"devices": [1]}})),
+            ("ngpus is not", json.dumps({**document(), "config": {"nthreads": 1, "ngpus": -1, "devices": []}})),
+            ("a size is not", with_row(size=-8)),
+            ("a size is not", with_row(size=True)),
+            ("no time", with_row(in_place={"cpu_time": 3.0})),
+            ("time is not", with_row(in_place={"time": "nan"})),
+            ("time is not", with_row(out_of_place_per_iter={"times_us": [1.0, -1.0]})),
+            ("wrong elements", with_row(in_place={"time": 3.0, "nwrong": 2.0})),
+            ("the test is none of", with_row(experiment_name="\x1b[31m")),
+            ("a result is not", json.dumps({**document(), "results": [7]})),
+        ):
+            with self.subTest(words):
+                self.refused(text, words)
+
+    def test_what_is_no_file(self) -> None:
+        with self.assertRaisesRegex(HvdbError, "cannot be read"):
+            read(self.file.parent)
+
+
+if __name__ == "__main__":
+    unittest.main()
