@@ -208,12 +208,13 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   const RunRecord* none = find(runs, Phase::kNone);
   const RunRecord* solo = find(runs, Phase::kSolo);
   if (full == nullptr || !full->step_seconds) return notes;
-  const std::optional<sim::StepResult> expected = expectation(findings, plan, facts.spare_core);
-  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, facts.spare_core));
+  const bool spare_core = facts.spare_core || full->device == "replay";  // a replay sleeps and needs no core
+  const std::optional<sim::StepResult> expected = expectation(findings, plan, spare_core);
+  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, spare_core));
   if (findings.efficiency && none != nullptr && solo != nullptr) {
     if (!findings.first_steps.empty()) notes.push_back("first step after a change of phase: " + findings.first_steps);
     if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
-    notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
+    notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, spare_core));
     if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));
     if (std::string wide = unresolved_note(*findings.efficiency); !wide.empty()) notes.push_back(std::move(wide));
     if (std::string beyond = beyond_note(*full, *findings.efficiency); !beyond.empty()) {

@@ -61,7 +61,7 @@ std::string joined(const std::vector<std::string>& notes) {
 
 TEST(Expected, IsTheQueueOfTheBuckets) {
   // Gradients are ready at 1, 2 and 4 ms, backward ends at 4.5 ms, each reduction takes 2 ms: they end at 7 ms.
-  const std::vector<RunRecord> runs{run_of(Phase::kSolo, 1), run_of(Phase::kNone, 2), run_of(Phase::kFull, 2)};
+  std::vector<RunRecord> runs{run_of(Phase::kSolo, 1), run_of(Phase::kNone, 2), run_of(Phase::kFull, 2)};
   Findings findings;
   findings.rounds = 5;
   findings.efficiency =
@@ -84,6 +84,11 @@ TEST(Expected, IsTheQueueOfTheBuckets) {
   text = joined(closing_notes(runs, findings, plan, {}));
   test::expect_contains(text, "0.00 ms expected (queue of the buckets); with no core left over");
   test::expect_contains(text, "expected 94.3 %");  // 100 / (100 + 6)
+
+  runs.back().device = "replay";  // which sleeps, and leaves its cores to the engine
+  text = joined(closing_notes(runs, findings, plan, {}));
+  test::expect_contains(text, "2.50 ms expected (queue of the buckets), measured / expected 40.00\n");
+  test::expect_contains(text, "expected 97.6 %");
 
   findings.bucket_seconds.clear();
   EXPECT_EQ(joined(closing_notes(runs, findings, plan, {})).find("expected"), std::string::npos) << "was not timed";
