@@ -148,7 +148,7 @@ double StepSimulator::arrival(const Rank& rank, std::size_t agreed) const {
   core::CycleResult cycle = last_cycle_;
   cycle.gradients_to_come = submit_at(rank, world_.profile.gradients.size() - 1) > engine_free_;
   const double free = engine_free_ + std::chrono::duration<double>(core::pause_after(cycle)).count();
-  return rank.submitted > agreed ? free : std::max(free, submit_at(rank, agreed));
+  return std::max(free, submit_at(rank, agreed));
 }
 
 void StepSimulator::run_batch(const Batch& batch) {
