@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "bench/measure/efficiency_text.h"
 #include "bench/measure/median.h"
-#include "bench/measure/overlap_model.h"
+#include "engine/sim/step_simulator.h"
 
 namespace hvd::bench {
 namespace {
@@ -99,7 +101,26 @@ std::string memory_note(const RunRecord& run) {
       static_cast<double>(rank->baseline_bytes) / 1e6, worst, rank->rank);
 }
 
-std::string exposed_note(const RunRecord& full, const RunRecord* none, const std::optional<Expectation>& expected,
+// Simulates rank 0 with the times of a session: backward decides when each bucket is ready, and a reduction takes as
+// long as alone. If the engine has no core of its own, a reduction stops the compute. Returns nullopt if a bucket of
+// `plan` was not timed, or if it is not known when gradients were ready.
+std::optional<sim::StepResult> expectation(const Findings& findings, const core::BucketPlan& plan, bool spare_core) {
+  if (!findings.ready || findings.bucket_seconds.empty() || findings.bucket_seconds.size() != plan.buckets.size()) {
+    return std::nullopt;
+  }
+  sim::World world;
+  world.profile.backward_end_seconds = findings.ready->backward_end_seconds;
+  for (const auto& gradient : findings.ready->gradients) {
+    world.profile.gradients.push_back(
+        {.submit_seconds = gradient.ready_seconds, .ready_seconds = gradient.ready_seconds});
+  }
+  world.buckets = plan.buckets;
+  world.costs.bucket_seconds = findings.bucket_seconds;
+  world.costs.overlap_slowdown = spare_core ? 0 : 1;
+  return sim::StepSimulator(std::move(world)).step();
+}
+
+std::string exposed_note(const RunRecord& full, const RunRecord* none, const std::optional<sim::StepResult>& expected,
                          bool spare_core) {
   const double engine = shortest_wait(full);
   std::string text =
@@ -109,9 +130,8 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
     text += fmt::format(", {:.2f} ms as full minus none", milliseconds(difference));
   }
   if (expected) {
-    text += fmt::format(", {:.2f} ms expected (queue of the buckets)", milliseconds(expected->exposed_seconds));
-    if (expected->exposed_seconds > 0)
-      text += fmt::format(", measured / expected {:.2f}", engine / expected->exposed_seconds);
+    text += fmt::format(", {:.2f} ms expected (queue of the buckets)", milliseconds(expected->exposed));
+    if (expected->exposed > 0) text += fmt::format(", measured / expected {:.2f}", engine / expected->exposed);
   }
   if (!spare_core)
     text += "; with no core left over the engine works in the compute's time, which is 'compute slowed by overlap'";
@@ -129,12 +149,11 @@ std::string reconciliation_note(const RunRecord& full) {
 }
 
 std::string efficiency_note(const RunRecord& full, const RunRecord& none, const RunRecord& solo,
-                            const EfficiencyAnalysis& measured, const std::optional<Expectation>& expected,
+                            const EfficiencyAnalysis& measured, const std::optional<sim::StepResult>& expected,
                             bool spare_core) {
   std::string text = "efficiency " + efficiency_text(measured.efficiency);
   if (expected && full.world_size > 1) {
-    const OverlapModel model{expected->exposed_seconds, expected->overlapped_seconds};
-    const double step = expected_step_seconds(none.step_seconds->value, model, spare_core);
+    const double step = none.step_seconds->value + expected->exposed + expected->slowed;
     const double bound = solo.step_seconds->value / step;
     text += fmt::format(", expected {:.1f} %", 100 * bound);
     if (is_resolved(measured.efficiency))
@@ -178,20 +197,6 @@ std::string launch_note(const RunRecord& run, bool ahead) {
 
 }  // namespace
 
-std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan) {
-  if (!findings.ready || findings.bucket_seconds.empty() || findings.bucket_seconds.size() != plan.buckets.size()) {
-    return std::nullopt;
-  }
-  std::vector<double> gradient_ready;
-  for (const auto& gradient : findings.ready->gradients) gradient_ready.push_back(gradient.ready_seconds);
-  const std::vector<double> bucket_ready = bucket_ready_seconds(plan, gradient_ready);
-  std::vector<BucketTiming> buckets;
-  for (std::size_t b = 0; b < bucket_ready.size(); ++b)
-    buckets.push_back({bucket_ready[b], findings.bucket_seconds[b]});
-  const OverlapModel model = expected_overlap(buckets, findings.ready->backward_end_seconds);
-  return Expectation{model.exposed_seconds, model.overlapped_seconds};
-}
-
 std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
                                        const core::BucketPlan& plan, const SessionFacts& facts) {
   std::vector<std::string> notes;
@@ -203,12 +208,13 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   const RunRecord* none = find(runs, Phase::kNone);
   const RunRecord* solo = find(runs, Phase::kSolo);
   if (full == nullptr || !full->step_seconds) return notes;
-  const std::optional<Expectation> expected = expectation(findings, plan);
-  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, facts.spare_core));
+  const bool spare_core = facts.spare_core || full->device == "replay";  // a replay sleeps and needs no core
+  const std::optional<sim::StepResult> expected = expectation(findings, plan, spare_core);
+  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, spare_core));
   if (findings.efficiency && none != nullptr && solo != nullptr) {
     if (!findings.first_steps.empty()) notes.push_back("first step after a change of phase: " + findings.first_steps);
     if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
-    notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
+    notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, spare_core));
     if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));
     if (std::string wide = unresolved_note(*findings.efficiency); !wide.empty()) notes.push_back(std::move(wide));
     if (std::string beyond = beyond_note(*full, *findings.efficiency); !beyond.empty()) {

@@ -13,14 +13,6 @@
 
 namespace hvd::bench {
 
-/// Communication times per step that the queue model predicts from gradient-ready times and stand-alone reductions.
-struct Expectation {
-  double exposed_seconds = 0;
-  double overlapped_seconds = 0;
-};
-/// Returns nullopt if a bucket of `plan` was not timed, or if it is not known when gradients were ready.
-std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan);
-
 /// Returns the notes of a session. `runs` are the session's runs, with phase full last.
 std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
                                        const core::BucketPlan& plan, const SessionFacts& facts);

@@ -190,8 +190,13 @@ void SessionLeader::train(PhaseRun& phase_run, std::int64_t steps, std::int64_t 
     session_.trainer.record_into(record ? phase_run.recorder.get() : nullptr);
     const bool profile = session_.setup.profile && discard == 0;
     if (profile) phase_run.operations.begin(session_.trainer.train_step().profile(), session_.trainer.steps_done());
+    const std::uint64_t cycles_before = session_.trainer.engine().cycle_stats().cycles;
     const std::vector<Answer> answers =
         session_.rank_group.execute({.task = Task::kSteps, .phase = phase_run.phase, .steps = now, .discard = discard});
+    if (discard == 0) {
+      phase_run.steps += static_cast<std::uint64_t>(now);
+      phase_run.cycles += session_.trainer.engine().cycle_stats().cycles - cycles_before;
+    }
     session_.trainer.record_into(nullptr);
     if (profile) phase_run.operations.end(session_.trainer.train_step().profile(), session_.trainer.steps_done());
     phase_run.log.add(answers);

@@ -7,6 +7,7 @@
 #include "bench/measure/median.h"
 #include "bench/session/records.h"
 #include "bench/store/result_store.h"
+#include "engine/base/json.h"
 
 namespace hvd::bench {
 namespace {
@@ -52,6 +53,10 @@ void SessionRuns::complete(const std::string& stop_reason) {
     run.operations = phase_run.operations.rows();
     run.status = RunStatus::kComplete;
     run.stop_reason = stop_reason;
+    if (phase_run.cycles > 0) {
+      const double per_step = static_cast<double>(phase_run.cycles) / static_cast<double>(phase_run.steps);
+      run.provenance["engine.cycles"] = {json_number(per_step), false};
+    }
     run.finished_utc = utc_now();
   }
   for (PhaseRun& phase_run : phases_) save(phase_run);

@@ -34,6 +34,7 @@ struct PhaseRun {
   RunRecord record;
   OperationLog operations;
   std::unique_ptr<models::ReplayRecorder> recorder;
+  std::uint64_t steps = 0, cycles = 0;  ///< measured steps, and rank 0's negotiation cycles in them
   bool has_loss = false;
   double step_seconds = 0;    ///< seconds per step of the slowest rank in a recent segment; 0: unknown
   double half_width = 0;      ///< relative half width of the interval, as last computed

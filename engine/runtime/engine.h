@@ -30,22 +30,13 @@
 #include "engine/comm/communicator.h"
 #include "engine/core/bucket_plan.h"
 #include "engine/core/negotiator.h"
+#include "engine/core/schedule.h"
 #include "engine/gpu/runtime.h"
 
 namespace hvd {
 
 class Watchdog;
 
-enum class Schedule : std::uint8_t {
-  kStatic,      ///< buckets fixed at start, no control plane
-  kNegotiated,  ///< Horovod's protocol
-  kNone,        ///< no reduction; the reference for the cost of communication
-  kSharded,     ///< the buckets of kStatic, but each rank gets only its share of the reduced bucket
-};
-/// Returns true if gradients are reduced by the buckets of the plan, without a control plane.
-constexpr bool by_bucket(Schedule schedule) noexcept {
-  return schedule == Schedule::kStatic || schedule == Schedule::kSharded;
-}
 std::string_view name(Schedule schedule) noexcept;
 
 struct EngineOptions {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/core/pacing.h"
 #include "engine/runtime/engine_impl.h"
 #include "engine/runtime/roll_call.h"
 
@@ -22,10 +23,6 @@ constexpr std::chrono::milliseconds kLookInterval{20};
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
 /// How long a rank lets the ranks before it call the roll: a little longer than the roll call.
 constexpr std::chrono::milliseconds kOthersPatience{1750};
-/// A cycle takes about 10 us for any number of bytes. If a cycle reduced fewer bytes than this and the caller has not
-/// marked all gradients yet, the thread pauses, so that the next cycle reduces more gradients.
-constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
-constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
 
 bool lost_peer(Errc code) { return code == Errc::kTimeout || code == Errc::kPeerLost; }
 
@@ -121,11 +118,11 @@ void Engine::Impl::run_cycle() {
   }
   if (!in_step) return;
   if (left_ == 0) return complete_step();
-  // No pause if the cycle reduced only tickets, because their callers may wait for the next cycle.
-  const bool small = left_ < left_before && report_.bytes - bytes_before < kSmallCycleBytes;
-  if (small && marks_.first_missing(0, marks_.size()) != ReadyMarks::kNone) {
-    std::this_thread::sleep_for(kPauseAfterSmallCycle);
-  }
+  const auto pause =
+      core::pause_after({.gradients = left_before - left_,
+                         .bytes = report_.bytes - bytes_before,
+                         .gradients_to_come = marks_.first_missing(0, marks_.size()) != ReadyMarks::kNone});
+  if (pause.count() > 0) std::this_thread::sleep_for(pause);
 }
 
 comm::Range Engine::Impl::share(const core::Bucket& bucket, int rank) const {

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <variant>
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "engine/core/gradient_runs.h"
 #include "engine/runtime/operations.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/watchdog.h"
@@ -42,19 +44,8 @@
 namespace hvd {
 namespace {
 
-/// A run is a series of consecutive gradients. If the runs of a batch have at least this many bytes on average, each
-/// run is reduced in place by a reduction of its own, which adds a latency of 10 us. Copying a run of this size into
-/// the fusion buffer and out again would take longer: about 20 us at 10 GB/s. Shorter runs are packed.
-constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
-
 /// A stall is reported after 1/kStallShare of the deadline. The waits of the planes report a stall after the same time.
 constexpr int kStallShare = 4;
-
-std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
-  std::size_t runs = 1;
-  for (std::size_t i = 1; i < sorted.size(); ++i) runs += sorted[i].gradient == sorted[i - 1].gradient + 1 ? 0 : 1;
-  return runs;
-}
 
 std::string title(const core::Batch& batch) {
   const std::string first(batch.names.front());
@@ -175,29 +166,26 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
   members_.clear();
 }
 
-/// The ranks compared their gradient lists at the start. All ranks therefore decide the same if they decide by gradient
-/// indices. The gaps between neighbouring gradients hold no data, so a reduction may include the gaps.
 void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& report) {
   const auto in_order = [](const PendingTensor& a, const PendingTensor& b) { return a.gradient < b.gradient; };
   if (!std::is_sorted(members_.begin(), members_.end(), in_order)) {
     std::sort(members_.begin(), members_.end(), in_order);
   }
-  const std::size_t runs = runs_of(members_);
-  if (runs > 1 && batch.bytes / runs < kWorthItsOwnReduction) {
+  const core::GradientRuns ranges = core::gradient_runs(batch.tags, batch.bytes);
+  if (ranges.packed) {
     reduce_fused(batch, report);
     return;
   }
   const auto each_run = [&] {
-    for (std::size_t first = 0; first < members_.size();) {
-      std::size_t last = first + 1;
-      while (last < members_.size() && members_[last].gradient == members_[last - 1].gradient + 1) ++last;
-      const PendingTensor& tail = members_[last - 1];
-      reduce(batch, members_[first].data, static_cast<std::size_t>(tail.data + tail.bytes - members_[first].data),
-             report);
-      first = last;
+    auto member = members_.begin();
+    for (const core::GradientRun& run : ranges.runs) {
+      const PendingTensor& head = *member;
+      member += static_cast<std::ptrdiff_t>(run.last - run.first);
+      const PendingTensor& tail = *std::prev(member);
+      reduce(batch, head.data, static_cast<std::size_t>(tail.data + tail.bytes - head.data), report);
     }
   };
-  if (runs == 1) {
+  if (ranges.runs.size() == 1) {
     each_run();
     return;
   }

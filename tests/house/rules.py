@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 ARROWS = {
     "engine/base": (),
     "engine/core": ("engine/base",),
+    "engine/sim": ("engine/core", "engine/base"),
     "engine/gpu": ("engine/base",),
     "engine/comm": ("engine/gpu", "engine/base"),
     "engine/runtime": ("engine/comm", "engine/core", "engine/base"),
@@ -22,13 +23,13 @@ ARROWS = {
     "models/cudnn/library": ("models/cudnn/lowering",),
     "models/cudnn/plan": ("models/cudnn/library",),
     "models/cudnn/run": ("models/cudnn/plan",),
-    "bench/measure": ("engine/core", "engine/base"),
+    "bench/measure": ("engine/base",),
     "bench/store": ("bench/measure", "engine/base"),
     "bench/world": ("bench/store", "engine/runtime", "models/cudnn/run"),
     "bench/hardware": ("bench/world",),
     "bench/train": ("bench/hardware",),
     "bench/tune": ("bench/hardware",),
-    "bench/session": ("bench/train", "bench/tune"),
+    "bench/session": ("bench/train", "bench/tune", "engine/sim"),
     "bench/coll": ("bench/tune",),
     "bench/cli": ("bench/session", "bench/coll"),
     "bench/micro": ("engine/runtime", "models/cudnn/run"),
@@ -76,8 +77,9 @@ VENDOR_OWNERS = {
     r"gtest/.*|gmock/.*": ("tests/",),
     r"omp\.h": ("models/onednn/", "bench/"),
 }
-# The pure core includes no headers of threads, clocks, input or output.
-CORE_FORBIDDEN_HEADERS = (
+# Pure code includes no headers of threads, clocks, input or output.
+PURE_FOLDERS = ("engine/core/", "engine/sim/")
+PURE_FORBIDDEN_HEADERS = (
     "thread",
     "mutex",
     "shared_mutex",
@@ -98,7 +100,7 @@ CORE_FORBIDDEN_HEADERS = (
     "unistd.h",
     "pthread.h",
 )
-CORE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
+PURE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
 # Functions that <algorithm> declares. A file that calls one must include <algorithm> itself: other headers include it
 # only in some standard libraries, and other source files only in a unity build.
 ALGORITHM = re.compile(
@@ -236,19 +238,17 @@ def check_vendor_headers(path: str, text: str) -> list[Violation]:
     return violations
 
 
-def check_core_is_pure(path: str, text: str) -> list[Violation]:
-    """Checks that engine/core uses no threads, clocks, randomness, input or output."""
-    if not path.startswith("engine/core/"):
+def check_purity(path: str, text: str) -> list[Violation]:
+    """Checks that engine/core and engine/sim use no threads, clocks, randomness, input or output."""
+    if not path.startswith(PURE_FOLDERS):
         return []
     violations = []
     for match in INCLUDE.finditer(text):
-        if match[1] == "<" and any(re.fullmatch(name, match[2]) for name in CORE_FORBIDDEN_HEADERS):
-            violations.append(
-                Violation(path, _line(text, match.start()), f"the pure core may not include <{match[2]}>")
-            )
+        if match[1] == "<" and any(re.fullmatch(name, match[2]) for name in PURE_FORBIDDEN_HEADERS):
+            violations.append(Violation(path, _line(text, match.start()), f"pure code may not include <{match[2]}>"))
     code = code_only(text)
-    for match in re.finditer(CORE_FORBIDDEN_WORDS, code):
-        what = f"the pure core takes time and randomness as arguments: {match[0]}"
+    for match in re.finditer(PURE_FORBIDDEN_WORDS, code):
+        what = f"pure code takes time and randomness as arguments: {match[0]}"
         violations.append(Violation(path, _line(code, match.start()), what))
     return violations
 
@@ -424,7 +424,7 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
             for rule in (
                 check_layers,
                 check_vendor_headers,
-                check_core_is_pure,
+                check_purity,
                 check_environment,
                 check_no_exit,
                 check_algorithm,

@@ -169,13 +169,14 @@ class RulesTest(unittest.TestCase):
         self.assert_found(rules.check_vendor_headers("engine/runtime/engine_impl.h", device), "engine/runtime/device_")
         self.assertEqual(rules.check_vendor_headers("engine/runtime/device_watch.h", device), [])
 
-    def test_pure_core(self) -> None:
-        self.assert_found(rules.check_core_is_pure("engine/core/a.h", "#include <mutex>\n"), "<mutex>")
+    def test_purity(self) -> None:
+        self.assert_found(rules.check_purity("engine/core/a.h", "#include <mutex>\n"), "<mutex>")
+        self.assert_found(rules.check_purity("engine/sim/a.cpp", "#include <random>\n"), "<random>")
         self.assert_found(
-            rules.check_core_is_pure("engine/core/a.cpp", "auto t = std::chrono::steady_clock::now();"), "steady_clock"
+            rules.check_purity("engine/core/a.cpp", "auto t = std::chrono::steady_clock::now();"), "steady_clock"
         )
-        self.assertEqual(rules.check_core_is_pure("engine/core/a.h", "// no steady_clock::now() here\n"), [])
-        self.assertEqual(rules.check_core_is_pure("engine/comm/a.h", "#include <mutex>\n"), [])
+        self.assertEqual(rules.check_purity("engine/core/a.h", "// no steady_clock::now() here\n"), [])
+        self.assertEqual(rules.check_purity("engine/comm/a.h", "#include <mutex>\n"), [])
 
     def test_environment(self) -> None:
         self.assert_found(rules.check_environment("engine/runtime/a.cpp", 'auto x = std::getenv("X");'), "getenv")

@@ -7,7 +7,6 @@
 
 #include "bench/measure/decomposition.h"
 #include "bench/measure/median.h"
-#include "bench/measure/overlap_model.h"
 #include "bench/measure/resample.h"
 #include "bench/measure/steady_state.h"
 #include "bench/measure/stopping_rule.h"
@@ -274,25 +273,6 @@ TEST(StoppingRule, MissingSamplesFollowTheSquareRoot) {
   const StoppingRule rule{.minimum_samples = 10, .target_half_width = 0.02};
   EXPECT_DOUBLE_EQ(samples_missing(rule, {.samples = 20, .half_width = 0.04}), 60);
   EXPECT_DOUBLE_EQ(samples_missing(rule, {.samples = 4, .half_width = 0.01}), 6);
-}
-
-TEST(OverlapModel, QueueOfBuckets) {
-  // Three buckets are ready at 1, 2 and 4 s, and each reduction takes 2 s. The reductions run from 1 to 3, 3 to 5 and 5
-  // to 7 s. Backward ends at 4.5 s, so 3.5 s of reductions run beside backward and 2.5 s after its end.
-  const std::array<BucketTiming, 3> buckets{{{1, 2}, {2, 2}, {4, 2}}};
-  const OverlapModel model = expected_overlap(buckets, 4.5);
-  EXPECT_DOUBLE_EQ(model.exposed_seconds, 2.5);
-  EXPECT_DOUBLE_EQ(model.overlapped_seconds, 3.5);
-  EXPECT_DOUBLE_EQ(expected_step_seconds(5, model, true), 7.5);
-  EXPECT_DOUBLE_EQ(expected_step_seconds(5, model, false), 11);
-  EXPECT_EQ(expected_overlap(buckets, 100).exposed_seconds, 0);
-  EXPECT_EQ(expected_overlap({}, 1).exposed_seconds, 0);
-}
-
-TEST(OverlapModel, BucketIsReadyWithItsLastGradient) {
-  core::BucketPlan plan;
-  plan.buckets = {{.first = 0, .last = 2}, {.first = 2, .last = 3}};
-  EXPECT_EQ(bucket_ready_seconds(plan, Series{0.1, 0.3, 0.2}), (Series{0.3, 0.2}));
 }
 
 RankSamples rank_samples(std::size_t steps, double compute, double exposed, double update) {

@@ -1,9 +1,13 @@
-// Tests the cautions of the closing table, which say when an efficiency must not be believed.
+// Tests the cautions of the closing table, which say when an efficiency must not be believed, and what it expects.
 #include "bench/session/notes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/base/errors.h"
 
 namespace hvd::bench::notes_test {
 namespace {
@@ -47,6 +51,47 @@ TEST(Cautions, OfAnEfficiencyThatCannotBe) {
   EXPECT_EQ(cautions("above 100 %", {.value = 1.5, .low = kNoInterval, .high = kNoInterval}, 1), 1)
       << "without an interval";
   EXPECT_EQ(cautions("above 100 %", {.value = 1.2, .low = 1.1, .high = 1.3}, 5, 1), 0) << "there are no others";
+}
+
+std::string joined(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const std::string& note : notes) text += note + "\n";
+  return text;
+}
+
+TEST(Expected, IsTheQueueOfTheBuckets) {
+  // Gradients are ready at 1, 2 and 4 ms, backward ends at 4.5 ms, each reduction takes 2 ms: they end at 7 ms.
+  std::vector<RunRecord> runs{run_of(Phase::kSolo, 1), run_of(Phase::kNone, 2), run_of(Phase::kFull, 2)};
+  Findings findings;
+  findings.rounds = 5;
+  findings.efficiency =
+      EfficiencyAnalysis{.efficiency = kGood, .against_independent = kGood, .rows = {}, .efficiency_replicates = {}};
+  findings.ready.emplace().backward_end_seconds = 4.5e-3;
+  core::BucketPlan plan;
+  for (const double ready : {1e-3, 2e-3, 4e-3}) {
+    const std::size_t gradient = plan.buckets.size();
+    findings.ready->gradients.push_back({.name = "g", .count = 1, .ready_seconds = ready});
+    findings.bucket_seconds.push_back(2e-3);
+    plan.buckets.push_back({.first = gradient, .last = gradient + 1});
+  }
+  SessionFacts facts;
+  facts.spare_core = true;
+  std::string text = joined(closing_notes(runs, findings, plan, facts));
+  test::expect_contains(text, "2.50 ms expected (queue of the buckets), measured / expected 40.00");
+  test::expect_contains(text, "expected 97.6 %");  // 100 / (100 + 2.5)
+
+  // Without a core for the engine each reduction stops the compute, which therefore ends last: at 4.5 + 6 ms.
+  text = joined(closing_notes(runs, findings, plan, {}));
+  test::expect_contains(text, "0.00 ms expected (queue of the buckets); with no core left over");
+  test::expect_contains(text, "expected 94.3 %");  // 100 / (100 + 6)
+
+  runs.back().device = "replay";  // which sleeps, and leaves its cores to the engine
+  text = joined(closing_notes(runs, findings, plan, {}));
+  test::expect_contains(text, "2.50 ms expected (queue of the buckets), measured / expected 40.00\n");
+  test::expect_contains(text, "expected 97.6 %");
+
+  findings.bucket_seconds.clear();
+  EXPECT_EQ(joined(closing_notes(runs, findings, plan, {})).find("expected"), std::string::npos) << "was not timed";
 }
 
 TEST(Cautions, AreFactsOutsideTheFingerprintAndLinesInTheOrderOfTheirNames) {

@@ -158,6 +158,20 @@ TEST_F(SessionTest, ShardedScheduleGathersAndTellsItsMemory) {
       result.notes, "sharded: each rank holds 0.12 MiB of gradients, 0.12 of weights, and at most 0.00 of momentum"));
 }
 
+TEST_F(SessionTest, ANegotiatedRunTellsItsCyclesPerStep) {
+  Options options = replay_options(2);
+  options.efficiency = true;
+  options.engine.schedule = Schedule::kNegotiated;
+  const SessionResult result = run(options);
+  const ProvenanceFact& cycles = result.runs[2].provenance.at("engine.cycles");
+  EXPECT_FALSE(cycles.in_fingerprint);
+  EXPECT_GE(std::stod(cycles.value), 1);
+  EXPECT_LE(std::stod(cycles.value), 3) << "every cycle reduces at least one of three gradients";
+  EXPECT_FALSE(result.runs[1].provenance.contains("engine.cycles")) << "phase none";
+  options.engine.schedule = Schedule::kStatic;
+  EXPECT_FALSE(run(options).runs[2].provenance.contains("engine.cycles"));
+}
+
 TEST_F(SessionTest, GradientsTravelIn16BitsBetweenNodesOnly) {
   for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
     for (const int ranks_per_node : {0, 2}) {
