@@ -69,7 +69,7 @@ SWEEP = {batch: f"{STEP} --steps 40 --batch {batch}" for batch in ("64", "128", 
 # Both sides train at one batch, which fits twice into 80 GB. PyTorch times ten algorithms per convolution, its default.
 SIDES = f"{TORCH_GPU} --first-variant-only --batches 256 --benchmark-limit 10 --compile-cache {{out}}.torch"
 TURNS = f"{SIDES} --models {{model}} --dtypes {{dtype}} --bench {{train_step_bench}} --seconds {{left}}"
-TURNS += " --turns 16 --turn-seconds 0.5 --search-seconds 0.5 --winners {out}/winners --library-path {libraries}"
+TURNS += " --turns 16 --turn-seconds 0.5 --winners {out}/winners --library-path {libraries}"
 TURNS += " --json {out}/{part}.json --clocks {out}/{part}.clocks.csv"
 QUICK = {"": f"{TURNS} --variants compile graph --compile-seconds 180"}
 AUTOTUNE = {"": f"{TURNS} --variants autotune --compile-seconds 300"}
