@@ -24,6 +24,7 @@ from .libraries import Library
 from .training import estimate
 from hvdb.base import edge, process, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
+from hvdb.judge.claims import PARAMETERS
 from hvdb.read.names import OPERATIONS
 from hvdb.show import tables
 
@@ -36,8 +37,7 @@ CELL = re.compile(
     r"(barrier/fp32/0/in|(all_reduce|broadcast)/fp32/[1-9]\d{0,9}/in"
     r"|(reduce_scatter|all_gather|all_to_all)/fp32/[1-9]\d{0,9}/out)/[1-9]\d{0,4}"
 )
-# Bytes of the parameters in fp32. The parameter counts come from models/zoo and equal torchvision's published figures.
-GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
+GRADIENTS = {model: 4 * count for model, count in PARAMETERS.items()}  # bytes in fp32
 _CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
 CACHE_BYTES = int(_CACHE.read_text().strip().removesuffix("K")) << 10 if _CACHE.exists() else 32 << 20
 MARGIN = 1.05  # a cell whose interval ends at or below this ratio is at most 5 % slower
