@@ -37,7 +37,7 @@ ccl::event call_ccl(World& world, const Call& call) {
   return ccl::barrier(world.communicator);
 }
 
-/// Errors: std::exception, which measure() catches.
+/// Errors: std::exception, which measure_collectives() catches.
 bool perform(void* self, const Call* call) {
   call_ccl(*static_cast<World*>(self), *call).wait();
   return true;
@@ -58,7 +58,7 @@ int run(int argc, char** argv) {
   MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
   if (rank != 0) store = ccl::create_kvs(address);
   World world{ccl::create_communicator(size, rank, store), size};
-  return hvd::peers::measure({rank, size, &world, nullptr, perform}, argc, argv);
+  return hvd::peers::measure_collectives({rank, size, &world, nullptr, perform}, argc, argv);
 }
 
 }  // namespace

@@ -1,7 +1,14 @@
 #include "bench/peers/collectives.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -11,9 +18,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "bench/peers/exact.h"
-#include "bench/peers/shared_page.h"
 
 namespace hvd::peers {
 namespace {
@@ -26,11 +30,119 @@ constexpr std::size_t kAlign = 64;  // bytes of a cache line; two buffers never 
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// The data are small whole numbers whose sums are exact in fp32, so that results need no tolerance. Element i of a
+// rank's input is digit(i) + rank. The digits change with each lap through the buffers, so that a result left over from
+// the previous lap is wrong.
+
+/// Position of a rank: its number, the number of ranks, and the lap through the buffers.
+struct Place {
+  std::uint32_t rank;
+  std::uint32_t size;
+  std::uint32_t lap;
+};
+
+/// Returns 0..15, the high bits of Knuth's multiplicative hash. Neighbouring elements get different digits, and one
+/// element gets different digits in successive laps.
+std::uint32_t digit(std::size_t element, std::uint32_t lap) {
+  return ((static_cast<std::uint32_t>(element) + lap * 977U) * 2654435761U) >> 28U;
+}
+
+/// Writes the rank's input into `call.in`.
+void fill(const Call& call, const Place& place) {
+  if (call.operation == Collective::kBarrier) return;
+  const bool gathered = call.operation == Collective::kAllGather;
+  const std::size_t begin = gathered ? place.rank * call.share : 0;
+  const std::size_t count = gathered ? call.share : call.count;
+  for (std::size_t i = 0; i < count; ++i) call.in[i] = static_cast<float>(digit(begin + i, place.lap) + place.rank);
+}
+
+/// Returns the value that element i of `call.out` must have.
+float expected(const Call& call, const Place& place, std::size_t i) {
+  const std::uint32_t ranks = place.size * (place.size - 1) / 2;  // sum of all rank numbers
+  const std::size_t mine = place.rank * call.share;
+  const auto sender = [&] { return static_cast<std::uint32_t>(i / call.share); };
+  switch (call.operation) {
+    case Collective::kAllReduce: return static_cast<float>(place.size * digit(i, place.lap) + ranks);
+    case Collective::kReduceScatter: return static_cast<float>(place.size * digit(mine + i, place.lap) + ranks);
+    case Collective::kAllGather: return static_cast<float>(digit(i, place.lap) + sender());
+    case Collective::kAllToAll: return static_cast<float>(digit(mine + i % call.share, place.lap) + sender());
+    case Collective::kBroadcast: return static_cast<float>(digit(i, place.lap));
+    case Collective::kBarrier: break;
+  }
+  return 0;
+}
+
+/// Returns the number of wrong elements of `call.out`; 0 for a barrier.
+std::int64_t count_wrong(const Call& call, const Place& place) {
+  const bool scattered = call.operation == Collective::kReduceScatter;
+  const std::size_t count = call.operation == Collective::kBarrier ? 0 : scattered ? call.share : call.count;
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) wrong += call.out[i] != expected(call, place, i);
+  return wrong;
+}
+
+constexpr int kMaxRanks = 64;
+
+struct Result {
+  double seconds;
+  std::int64_t wrong;
+};
+
+/// A page of memory that the ranks of one host share: a barrier and one result per rank, independent of any library.
+/// Each rank owns its SharedPage and uses it from one thread. The file must hold zeros when the first rank maps it.
+class SharedPage {
+ public:
+  /// Errors: std::runtime_error if there are too many ranks or the file cannot be mapped.
+  SharedPage(const std::string& file, int size) : size_(size) {
+    if (size > kMaxRanks) throw std::runtime_error("more than " + std::to_string(kMaxRanks) + " ranks");
+    const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC);
+    const bool sized = descriptor >= 0 && ftruncate(descriptor, sizeof(Page)) == 0;
+    void* memory = sized ? mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0) : MAP_FAILED;
+    if (descriptor >= 0) close(descriptor);
+    if (memory == MAP_FAILED) throw std::runtime_error("cannot map " + file);
+    page_ = static_cast<Page*>(memory);  // the file's zeros are the initial values of all fields
+  }
+  ~SharedPage() { munmap(page_, sizeof(Page)); }
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+
+  /// Waits for all ranks. Errors: std::runtime_error if another rank failed or does not arrive within a minute.
+  void barrier() {
+    const std::uint64_t all = ++rounds_ * static_cast<std::uint64_t>(size_);
+    page_->arrived.fetch_add(1);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (int look = 1; page_->arrived.load() < all; ++look) {
+      sched_yield();  // ranks may share a core
+      if (look % 64 != 0) continue;
+      if (page_->failed.load()) throw std::runtime_error("another rank failed");
+      if (std::chrono::steady_clock::now() > end) throw std::runtime_error("waited 60 s for a rank at a barrier");
+    }
+  }
+
+  /// The place of a rank's result, which rank 0 reads after the next barrier().
+  Result& result(int rank) { return page_->results[rank]; }
+  /// Rank 0 decides between two barriers; the other ranks read it after the second.
+  std::atomic<bool>& stop() { return page_->stop; }
+  /// Makes the waits of the other ranks fail. Never throws.
+  void fail() noexcept { page_->failed.store(true); }
+
+ private:
+  struct Page {
+    std::atomic<std::uint64_t> arrived;
+    std::atomic<bool> failed;
+    std::atomic<bool> stop;
+    alignas(64) Result results[kMaxRanks];
+  };
+  Page* page_ = nullptr;
+  int size_;
+  std::uint64_t rounds_ = 0;
+};
+
 /// The calls of one sample, each on its own buffer.
 struct Cell {
   std::string text;  ///< OPERATION/fp32/BYTES/in|out/CALLS
   Collective operation = Collective::kBarrier;
-  bool in_place = false;  ///< follows from the operation
+  bool in_place = false;
   std::size_t count = 0;  ///< elements of a call
   std::size_t share = 0;  ///< elements of a rank
   std::size_t calls = 0;
@@ -49,16 +161,11 @@ Cell parse_cell(const std::string& text, std::size_t size) {
     throw std::invalid_argument(text + ": not OPERATION/fp32/BYTES/in|out/CALLS");
   }
   Cell cell{.text = text, .operation = static_cast<Collective>(name - std::begin(kCollectives))};
-  const bool barrier = cell.operation == Collective::kBarrier;
   const bool whole = cell.operation == Collective::kAllReduce || cell.operation == Collective::kBroadcast;
   const std::size_t bytes = std::stoull(words[2]);
-  cell.in_place = barrier || whole;
+  cell.in_place = words[3] == "in";
   cell.calls = std::stoull(words[4]);
-  if (words[3] != (cell.in_place ? "in" : "out") || bytes % sizeof(float) != 0 || (bytes == 0) != barrier ||
-      cell.calls == 0) {
-    throw std::invalid_argument(text + ": 'in' and 0 bytes belong to a barrier, 'in' to all_reduce and broadcast, " +
-                                "'out' to the rest, BYTES is a multiple of 4, and there is at least one call");
-  }
+  if (bytes % sizeof(float) != 0) throw std::invalid_argument(text + ": BYTES is a multiple of 4");
   cell.share = std::max<std::size_t>(1, bytes / sizeof(float) / size);
   cell.count = whole ? bytes / sizeof(float) : cell.share * size;
   cell.stride = (cell.count * sizeof(float) + kAlign - 1) / kAlign * kAlign;
@@ -183,7 +290,7 @@ std::int64_t measure_cell(const Library& library, SharedPage& page, const Limits
 
 }  // namespace
 
-int measure(const Library& library, int argc, const char* const* argv) {
+int measure_collectives(const Library& library, int argc, const char* const* argv) {
   std::unique_ptr<SharedPage> page;
   try {
     if (argc < 7) throw std::invalid_argument("usage: FILE SAMPLES CELL_SECONDS POOL_BYTES exact|corrupt CELL...");
@@ -213,7 +320,3 @@ int measure(const Library& library, int argc, const char* const* argv) {
 }
 
 }  // namespace hvd::peers
-
-extern "C" int hvd_measure_collectives(const hvd::peers::Library* library, int argc, const char* const* argv) {
-  return hvd::peers::measure(*library, argc, argv);
-}

@@ -41,13 +41,13 @@ void call_engine(World& world, const Call& call) {
   }
 }
 
-/// Errors: hvd::Error, which measure() catches.
+/// Errors: hvd::Error, which measure_collectives() catches.
 bool perform(void* self, const Call* call) {
   call_engine(*static_cast<World*>(self), *call);
   return true;
 }
 
-/// Errors: hvd::Error, which measure() catches.
+/// Errors: hvd::Error, which measure_collectives() catches.
 void* allocate(void* self, std::size_t bytes) {
   auto& world = *static_cast<World*>(self);
   world.memory.push_back(world.communicator->data().allocate(bytes, soon()));
@@ -57,16 +57,12 @@ void* allocate(void* self, std::size_t bytes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string memory = argc > 1 ? argv[1] : "";
-  if (memory != "registered" && memory != "plain") {
-    std::fprintf(stderr, "engine_collectives: the first argument must be registered or plain\n");
-    return 2;
-  }
+  const bool registered = argc > 1 && std::string(argv[1]) == "registered";
   try {
     World world{hvd::comm::make_mpi(), {}, {}};
     const hvd::comm::Topology& topology = world.communicator->topology();
-    const Library library{topology.rank, topology.size, &world, memory == "registered" ? allocate : nullptr, perform};
-    const int code = hvd::peers::measure(library, argc - 1, argv + 1);
+    const Library library{topology.rank, topology.size, &world, registered ? allocate : nullptr, perform};
+    const int code = hvd::peers::measure_collectives(library, argc - 1, argv + 1);
     if (code == 2) world.communicator->control().abort("the measurement failed");
     return code;
   } catch (const hvd::Error& error) {

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  const int code = hvd::peers::measure({rank, size, nullptr, nullptr, perform}, argc, argv);
+  const int code = hvd::peers::measure_collectives({rank, size, nullptr, nullptr, perform}, argc, argv);
   if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // other ranks may wait inside a collective
   MPI_Finalize();
   return code;

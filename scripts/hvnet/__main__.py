@@ -25,8 +25,8 @@ from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, Hv
 from hvdb.commands import number
 from hvdb.read import store
 from hvnet import network
-from hvnet.formula import PAYLOAD_SHARE, Expected, Work, expected
-from hvnet.measure import Calibration, Measured, Settings, calibrate, link_of, run
+from hvnet.formula import PAYLOAD_SHARE, Expected, Link, Work, expected
+from hvnet.measure import Calibration, Measured, calibrate, run
 from hvnet.network import Network, Wiring
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -193,16 +193,15 @@ def _measure(arguments: argparse.Namespace, wiring: Wiring, folder: Path, kept: 
     failures = 0
     with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
         calibration = calibrate(net)
-        link = link_of(net, calibration)
+        link = Link(wiring.rate_mbit * 1e6, calibration.latency_seconds)  # the latency is that of the idle link
         if not arguments.json:
             print(_calibration_line(wiring, calibration), flush=True)
         for work, algorithm in _cases(arguments):
-            settings = Settings(arguments.bench, algorithm, arguments.ranks_per_node, arguments.iterations, 300)
             kind = "overlapped" if work.overlapped else "at-end"
             name = f"sleep-{arguments.mib:g}MiB-{arguments.buckets}-{kind}"
             want = expected(link, wiring.nodes, work)
             try:
-                got = run(net, work, settings, name, folder, kept)
+                got = run(net, work, algorithm, arguments, name, folder, kept)
             except HvdbError as error:
                 failures += 1
                 edge.tell("network_bench", f"network_bench: {wiring.text}, {algorithm}: {error}", sys.stderr)

@@ -23,10 +23,6 @@ class Link:
     bits_per_second: float
     latency_seconds: float
 
-    @property
-    def payload_bytes_per_second(self) -> float:
-        return self.bits_per_second / 8 * PAYLOAD_SHARE
-
 
 @dataclass(frozen=True)
 class Work:
@@ -65,7 +61,8 @@ def ring_seconds(link: Link, ranks: int, size: float) -> float:
     """Returns the seconds of a ring all-reduce of `size` bytes over `ranks` nodes of one rank each."""
     if ranks == 1:
         return 0.0
-    return 2 * (ranks - 1) * (size / ranks / link.payload_bytes_per_second + link.latency_seconds)
+    payload_bytes_per_second = link.bits_per_second / 8 * PAYLOAD_SHARE
+    return 2 * (ranks - 1) * (size / ranks / payload_bytes_per_second + link.latency_seconds)
 
 
 def queue_end(ready: Sequence[float], service: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,15 +12,12 @@ from pathlib import Path
 from hvdb.base.errors import HvdbError
 from hvdb.judge import efficiency
 from hvdb.read import runs
-from hvnet.formula import Link, Work, replay_text
+from hvnet.formula import Work, replay_text
 from hvnet.network import Network, address, wait_until_connected
 
 _STREAM_SECONDS = 0.5  # duration of the calibration at full rate
+_RUN_SECONDS = 300
 _MIB = 1 << 20
-
-
-class RunFailed(HvdbError):
-    """hvd_bench failed. The error's text is hvd_bench's message."""
 
 
 @dataclass(frozen=True)
@@ -66,38 +64,24 @@ def calibrate(network: Network) -> Calibration:
     return Calibration(**json.loads(done.stdout))
 
 
-def link_of(network: Network, calibration: Calibration) -> Link:
-    """Returns the links' properties: the rate that was set, and the latency that was measured on the idle link."""
-    return Link(network.wiring.rate_mbit * 1e6, calibration.latency_seconds)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to run hvd_bench on the network."""
-
-    program: Path
-    algorithm: str
-    ranks_per_node: int
-    iterations: int
-    timeout_seconds: float
-
-
-def run(network: Network, work: Work, settings: Settings, name: str, folder: Path, store: Path) -> Measured:
-    """Runs `hvd_bench --efficiency` once, with `work` as its compute. Adds the runs to `store`. Errors: RunFailed."""
+def run(
+    network: Network, work: Work, algorithm: str, arguments: argparse.Namespace, name: str, folder: Path, store: Path
+) -> Measured:
+    """Runs `hvd_bench --efficiency` once, with `work` as its compute. Adds the runs to `store`. Errors: HvdbError."""
     profile = folder / f"{name}.replay"
     profile.write_text(replay_text(work, name, network.wiring.text))
     command = [
-        *network.mpirun(settings.ranks_per_node),
-        *(str(settings.program), "--replay", str(profile), "--efficiency", "--threads", "1"),
-        *("--algorithm", settings.algorithm, "--bucket-mb", f"{work.bucket_bytes / _MIB:.9g}"),
-        *("--num-warmup-batches", "1", "--num-iters", str(settings.iterations), "--db", str(store), "--quiet"),
+        *network.mpirun(arguments.ranks_per_node),
+        *(str(arguments.bench), "--replay", str(profile), "--efficiency", "--threads", "1"),
+        *("--algorithm", algorithm, "--bucket-mb", f"{work.bucket_bytes / _MIB:.9g}"),
+        *("--num-warmup-batches", "1", "--num-iters", str(arguments.iterations), "--db", str(store), "--quiet"),
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=settings.timeout_seconds)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_RUN_SECONDS)
     except subprocess.TimeoutExpired:
-        raise RunFailed(f"not done after {settings.timeout_seconds:.0f} s") from None
+        raise HvdbError(f"not done after {_RUN_SECONDS} s") from None
     if done.returncode != 0:
-        raise RunFailed(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}")
+        raise HvdbError(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}")
     return _read(store, name)
 
 

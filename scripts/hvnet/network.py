@@ -24,6 +24,7 @@ from hvdb.base.process import end_with_parent
 SUBNET = "10.77.0.0/16"
 COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
+_CONNECT_SECONDS = 10
 # With a smaller burst than 128 kB, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower
 # with 16 kB). The long queue loses no packets, like a lossless fabric.
 _SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
@@ -188,14 +189,8 @@ class Network:
 
     def _start_switch(self) -> None:
         ports = self.wiring.nodes + 1  # the last port is for mpirun
-        command = [
-            str(self._switch_program),
-            str(ports),
-            str(self.wiring.latency_us),
-            str(self.wiring.rate_mbit),
-            "port",
-        ]
-        self._switch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        words = map(str, (self._switch_program, ports, self.wiring.latency_us, self.wiring.rate_mbit, "port"))
+        self._switch = subprocess.Popen([*words], stdout=subprocess.PIPE, text=True)
         assert self._switch.stdout is not None
         if self._switch.stdout.readline().strip() != "ready":
             raise HvdbError("delay_switch did not start; see its message above")
@@ -245,10 +240,10 @@ class Network:
         return [*words.split(), *(word for key, value in settings.items() for word in ("--mca", key, value))]
 
 
-def wait_until_connected(network: Network, probe: list[str], seconds: float = 10) -> None:
+def wait_until_connected(network: Network, probe: list[str]) -> None:
     """Waits until the command `probe` succeeds, because a bridge's port begins to forward a moment after it came up."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _CONNECT_SECONDS
     while subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > end:
-            raise HvdbError(f"no connection from {network.nodes[0]} to {network.nodes[1]} after {seconds:.0f} s")
+            raise HvdbError(f"no connection from {network.nodes[0]} to {network.nodes[1]} after {_CONNECT_SECONDS} s")
         time.sleep(0.1)

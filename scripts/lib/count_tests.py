@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 GTEST_RAN = re.compile(r"^\[==========\] (\d+) tests? from \d+ test suites? ran\.", re.MULTILINE)
 GTEST_SKIPPED = re.compile(r"^\[  SKIPPED \] (\d+) tests?, listed below", re.MULTILINE)
@@ -19,16 +19,12 @@ UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 UNITTEST_RESULT = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """Numbers of test cases."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
@@ -61,7 +57,7 @@ def count_entry(entry: ElementTree.Element) -> Counts:
     counts = count_output(entry.findtext("system-out") or "")
     if status == "run":
         return counts if counts and not counts.failed else Counts(passed=1)
-    return counts if counts and counts.failed else (counts or Counts()) + Counts(failed=1)
+    return counts if counts and counts.failed else (counts or Counts())._replace(failed=1)
 
 
 def main(path: Path) -> None:
@@ -69,7 +65,7 @@ def main(path: Path) -> None:
     total = Counts()
     for entry in ElementTree.parse(path).getroot().iter("testcase"):
         counts = count_entry(entry)
-        total += counts
+        total = Counts(*map(sum, zip(total, counts, strict=True)))
         if counts.failed:
             print(f"  failed: {entry.get('name')}", file=sys.stderr)
     print(total.passed, total.failed, total.skipped)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hvdb.base import whole_file
-from hvdb.base.process import end_with_parent
+from hvdb.base.process import end_in_order_when_told, end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]  # a bundle or a checkout
 CALL_MINUTES, CLOSING_SECONDS = 9.0, 15.0  # of a call on a host that ends commands after ten minutes; for the archive
@@ -69,7 +69,7 @@ SWEEP = {batch: f"{STEP} --steps 40 --batch {batch}" for batch in ("64", "128", 
 # Both sides train at one batch, which fits twice into 80 GB. PyTorch times ten algorithms per convolution, its default.
 SIDES = f"{TORCH_GPU} --first-variant-only --batches 256 --benchmark-limit 10 --compile-cache {{out}}.torch"
 TURNS = f"{SIDES} --models {{model}} --dtypes {{dtype}} --bench {{train_step_bench}} --seconds {{left}}"
-TURNS += " --turns 16 --turn-seconds 0.5 --search-seconds 0.5 --winners {out}/winners --library-path {libraries}"
+TURNS += " --turns 16 --turn-seconds 0.5 --winners {out}/winners --library-path {libraries}"
 TURNS += " --json {out}/{part}.json --clocks {out}/{part}.clocks.csv"
 QUICK = {"": f"{TURNS} --variants compile graph --compile-seconds 180"}
 AUTOTUNE = {"": f"{TURNS} --variants autotune --compile-seconds 300"}
@@ -380,9 +380,7 @@ def main() -> int:
     if not (options.directory or options.plan) or not (options.minutes is None or options.minutes > 0):
         parser.error("name a folder for the results, and --minutes above 0")
     minutes = options.minutes or (CALL_MINUTES if options.call else float("inf"))
-    for number in (signal.SIGTERM, signal.SIGHUP):  # keep results as after Ctrl-C; under nohup SIGHUP stays ignored
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    end_in_order_when_told()  # keeps results as after Ctrl-C
     try:
         if options.plan:
             print(plan())

@@ -10,8 +10,6 @@ from harness import SCRIPTS
 
 spec = importlib.util.spec_from_file_location("count_tests", SCRIPTS / "lib" / "count_tests.py")
 count_tests = importlib.util.module_from_spec(spec)
-# The dataclasses of count_tests look up their module by name in sys.modules.
-__import__("sys").modules["count_tests"] = count_tests
 spec.loader.exec_module(count_tests)
 Counts = count_tests.Counts
 

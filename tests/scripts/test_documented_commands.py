@@ -29,7 +29,7 @@ INLINE = re.compile(r"`([^`]+)`")
 PROGRAM = re.compile(r"(scripts/[a-z_/]+|hvdb|(?:build/\w+/bin/)?hvd_bench)")
 LAUNCHERS = ("mpirun", "srun")
 LACKS = re.compile("is required|are required|give one of them|required [A-Z]+ missing|the value is missing")
-SHELL_SCRIPTS = ("build", "install_deps", "quickstart", "test", "maintain/benchmarks", "maintain/try_debian")
+SHELL_SCRIPTS = ("build", "install_deps", "quickstart", "test", "maintain/benchmarks")
 
 
 def command_lines(page: str) -> Iterator[tuple[list[str], bool]]:

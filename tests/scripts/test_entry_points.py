@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -211,96 +210,6 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         done = self.try_arm(APT_FAILS="1")
         self.assertEqual((done.returncode, done.stdout.count("building")), (77, 0), done.stderr)
         self.assertIn("try_arm: skipped: ", done.stderr)
-
-    def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs try_debian with stand-ins for the commands that need root. The stand-in debootstrap makes a folder. The
-        stand-in unshare acts as if it ran a command in the new Debian."""
-        self.program("id", f"#!/bin/sh\necho {user}\n")
-        self.program("pivot_root", "#!/bin/sh\nexit 1\n")
-        self.program("debootstrap", '#!/bin/sh\necho "$@" >>"$LOG"; mkdir -p "$4/etc"; exit ${DEBOOTSTRAP_FAILS:-0}\n')
-        # Called as unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
-        stand_in = """#!/bin/bash
-while [[ $1 == --* || $1 == private ]]; do shift; done
-if [ "$1" = debootstrap ]; then exec "$@"; fi
-echo "$7" >>"$LOG"
-case $7 in
-*quickstart*) echo measured; exit ${QUICKSTART_FAILS:-0} ;;
-*scripts/test*) echo 3 passed, 0 failed | tee "$5/srv/test.log" ;;
-esac
-"""
-        self.program("unshare", stand_in)
-        command = shlex.join([str(SCRIPTS / "maintain" / "try_debian"), *arguments])
-        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
-        return shell(command, self.folder, LOG=str(self.folder / "log.txt"), **environment)
-
-    def test_try_debian_asks_for_root_and_for_a_release(self) -> None:
-        done = self.try_debian("trixie", user=1000)
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("needs root", done.stderr)
-        for wrong in ([], ["sid"], ["trixie", "bookworm"], ["trixie", "--folder"]):
-            self.assertEqual(self.try_debian(*wrong).returncode, 2, wrong)
-        (self.folder / "thesis").mkdir()
-        (self.folder / "thesis" / "chapter").touch()
-        refused = self.try_debian("trixie", "--fresh", "--folder", str(self.folder / "thesis"))
-        self.assertEqual(refused.returncode, 2)
-        self.assertIn("thesis holds something else", refused.stderr)
-        self.assertTrue((self.folder / "thesis" / "chapter").exists())
-        self.assertFalse((self.folder / "log.txt").exists())
-
-    def test_try_debian_runs_both_commands_in_a_clone_and_keeps_the_debian(self) -> None:
-        root, log = self.folder / "root", self.folder / "log.txt"
-        for begun in ("debian, about ", "using "):
-            done = self.try_debian("trixie", "--folder", str(root))
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn(f"trixie: {begun}", done.stdout)
-            self.assertIn("trixie: scripts/quickstart and scripts/test --quick succeeded\n", done.stdout)
-            self.assertIn("\n3 passed, 0 failed\n", done.stdout)
-            self.assertTrue((root / "srv" / "hvd_bench" / "scripts" / "quickstart").exists())
-        said = log.read_text().splitlines()
-        self.assertEqual([line.split()[0] for line in said].count("--variant=minbase"), 1, "it is used again")
-        self.assertIn("scripts/quickstart", next(line for line in said if "scripts/" in line))
-
-        failed = self.try_debian("trixie", "--folder", str(root), QUICKSTART_FAILS="7")
-        self.assertEqual(failed.returncode, 1, failed.stdout)
-        self.assertIn("trixie: failed: quickstart (exit code 7: ", failed.stdout)
-        self.assertIn("3 passed", failed.stdout, "the tests run all the same")
-        unfinished = self.try_debian("bookworm", "--folder", str(self.folder / "half"), DEBOOTSTRAP_FAILS="1")
-        self.assertEqual(unfinished.returncode, 2)
-        self.assertIn("debootstrap failed", unfinished.stderr)
-        again = self.try_debian("bookworm", "--folder", str(self.folder / "half"))
-        self.assertEqual(again.returncode, 0, again.stderr)
-
-    def test_try_debian_touches_nothing_of_the_host_that_is_not_its_own(self) -> None:
-        root, log = self.folder / "root", self.folder / "log.txt"
-        ours = Path(f"{root}.log")
-        ours.write_text("not of try_debian")
-        # bash calls this function instead of the command kill, because by now the id of the ended process may belong to
-        # another process.
-        done = self.try_debian(
-            "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
-        )
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(ours.read_text(), "not of try_debian")
-        self.assertNotIn("killed", log.read_text())
-
-        pwned = self.folder / "pwned"
-        (root / "srv" / "seconds").write_text(f"quickstart seconds[$(touch${{IFS}}{pwned})]\n\ntest 08\nother x\n")
-        done = self.try_debian("trixie", "--folder", str(root))
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertFalse(pwned.exists(), "the file is of the guest")
-
-    def test_try_debian_uses_a_debian_once_at_a_time(self) -> None:
-        root = self.folder / "root"
-        with Path(f"{root}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            done = self.try_debian("trixie", "--folder", str(root))
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("another try_debian uses it", done.stderr)
-        self.assertFalse(root.exists())
-
-    def test_try_debian_clones_a_checkout_of_another_user(self) -> None:
-        done = self.try_debian("trixie", "--folder", str(self.folder / "root"), GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_link_to_a_script_works(self) -> None:
         for script in sorted(path for path in SCRIPTS.iterdir() if path.is_file() and os.access(path, os.X_OK)):

@@ -1,7 +1,7 @@
 """Writes files completely or not at all: writes a new file beside the old file, then gives it the old file's name.
 
-After a full disk or a kill the old file is unchanged. This module uses only the standard library and no other module of
-hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) contains no other module of hvdb.
+After a full disk or a kill the old file is unchanged. Uses only the standard library, because hvdb.campaign, which
+imports this module, runs on login nodes without packages.
 """
 
 from __future__ import annotations

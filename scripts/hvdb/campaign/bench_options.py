@@ -10,13 +10,7 @@ import re
 from hvdb.base import option_rows
 from hvdb.campaign.fields import Table, nearest
 
-MODELS = {
-    "inception3": "inception3",
-    "inception_v3": "inception3",
-    "resnet50": "resnet50",
-    "resnet101": "resnet101",
-    "vgg16": "vgg16",
-}
+MODELS = {name: name for name in ("inception3", "resnet50", "resnet101", "vgg16")} | {"inception_v3": "inception3"}
 _ROWS = option_rows.of_training()
 DTYPES, ALLREDUCE_DTYPES, SCHEDULES, DEVICES = (
     tuple(_ROWS[name]["words"]) for name in ("dtype", "allreduce-dtype", "schedule", "device")

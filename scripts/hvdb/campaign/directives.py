@@ -52,13 +52,7 @@ def _sbatch_value(value: str) -> str:
 
 def _sbatch(site: Site, job: Job, layout: Layout) -> list[str]:
     submit = site.submit
-    named = {
-        "account": submit.account,
-        "partition": submit.partition,
-        "qos": submit.qos,
-        "constraint": submit.constraint,
-        "reservation": submit.reservation,
-    }
+    named = {name: getattr(submit, name) for name in ("account", "partition", "qos", "constraint", "reservation")}
     ranks = max(shape.ranks_per_node for shape in job.shapes())
     words = [f"--job-name={layout.job_name(job)}"]
     words += [f"--{name}={_sbatch_value(value)}" for name, value in named.items() if value]

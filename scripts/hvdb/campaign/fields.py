@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomllib
 
 from hvdb.campaign.errors import CampaignError
 
+Record = TypeVar("Record")
 REQUIRED = object()
 KINDS = {
     str: "a string",
@@ -187,6 +189,13 @@ class Table:
             inner.close()
             return values
         return dict.fromkeys(models, self.integer(key, low=low, high=high))
+
+    def record(self, kind: type[Record], **given: Any) -> Record:
+        """Returns an instance of the dataclass `kind`. Reads each field that is not in `given` by its type."""
+        readers = {"str": self.text, "int": self.integer, "float": self.number, "bool": self.flag}
+        readers["tuple[str, ...]"] = self.texts
+        read = {f.name: readers[f.type](f.name) for f in dataclasses.fields(kind) if f.name not in given}
+        return kind(**read, **given)
 
     def scalars(self) -> dict[str, str | int | float | bool]:
         """Returns everything in this table, which may contain only strings, numbers and flags."""

@@ -14,6 +14,7 @@ from typing import Any
 from hvdb.base import locks, whole_file
 from hvdb.base.data import called
 from hvdb.campaign import script
+from hvdb.campaign.cell import Cell
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.layout import Layout
 from hvdb.campaign.plan import Plan
@@ -54,7 +55,6 @@ class Manifest:
     scheduler: str
     submit: Submit
     spec_hash: str
-    site_hash: str
     job_prefix: str
     layout: Layout
     jobs: tuple[JobEntry, ...]
@@ -66,33 +66,20 @@ class Manifest:
                 yield job, repetition
 
 
+def _entry(plan: Plan, cell: Cell) -> CellEntry:
+    what = f"{cell.model} batch {cell.batch_size} {cell.dtype} {cell.schedule}"
+    return CellEntry(cell.hash, cell.role, cell.shape.ranks, what, round(plan.cell_seconds[cell.hash], 1))
+
+
 def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any]:
     smallest = plan.jobs[0].nodes
     first = plan.jobs[0].name.split("-r")[0]
     jobs = []
     for job in plan.jobs:
-        cells = {
-            str(repetition): [
-                [
-                    cell.hash,
-                    cell.role,
-                    cell.shape.ranks,
-                    f"{cell.model} batch {cell.batch_size} {cell.dtype} {cell.schedule}",
-                    round(plan.cell_seconds[cell.hash], 1),
-                ]
-                for cell in order
-            ]
-            for repetition, order in job.cells.items()
-        }
-        jobs.append(
-            {
-                "name": job.name,
-                "nodes": job.nodes,
-                "walltime_seconds": job.walltime_seconds,
-                "gate": plan.spec.first_job_gates and job.nodes == smallest and job.name.split("-r")[0] == first,
-                "cells": cells,
-            }
-        )
+        gates = plan.spec.first_job_gates and job.nodes == smallest and job.name.split("-r")[0] == first
+        cells = {str(r): [dataclasses.astuple(_entry(plan, c)) for c in order] for r, order in job.cells.items()}
+        fields = {"name": job.name, "nodes": job.nodes, "walltime_seconds": job.walltime_seconds}
+        jobs.append({**fields, "gate": gates, "cells": cells})
     return {
         "format": FORMAT,
         "name": plan.spec.name,
@@ -196,7 +183,7 @@ def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
         jobs.append(JobEntry(**{**job, "cells": cells}))
     submit = {key: tuple(value) if isinstance(value, list) else value for key, value in data["submit"].items()}
     return Manifest(
-        **{key: data[key] for key in ("name", "site", "scheduler", "spec_hash", "site_hash", "job_prefix")},
+        **{key: data[key] for key in ("name", "site", "scheduler", "spec_hash", "job_prefix")},
         submit=Submit(**submit),
         layout=Layout(folder),
         jobs=tuple(jobs),

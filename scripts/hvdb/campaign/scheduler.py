@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,14 @@ Unit = tuple[str, int]  # job name, repetition
 
 
 class Scheduler(ABC):
-    """The interface of Slurm and LSF. Errors of all methods: CampaignError."""
+    """The interface of Slurm and LSF. Errors of all methods: CampaignError.
+
+    query: the command that lists jobs. kill: the program that cancels jobs. parse: reads what `query` printed.
+    """
+
+    query: Sequence[str]
+    kill: str
+    parse: Callable[[str, str], dict[Unit, Active]]
 
     def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
         self._manifest = manifest
@@ -54,13 +61,19 @@ class Scheduler(ABC):
         The job starts when all in `after` have succeeded. after: ids of jobs, or of elements of arrays (Active.id).
         """
 
-    @abstractmethod
     def active(self) -> dict[Unit, Active]:
         """Returns the jobs of this campaign that are queued or running."""
+        unknown = "what is queued or running is not known"
+        done = self._run(self.query, unknown)
+        if done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout:  # bjobs says so
+            raise CampaignError(f"{self.query[0]}: {_last_line(done)}; {unknown}, try again later")
+        return type(self).parse(done.stdout, self._manifest.job_prefix)
 
-    @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancels the jobs `ids`. The scheduler warns running jobs before it ends them."""
+        done = self._run([self.kill, *ids], "nothing was cancelled")
+        if done.returncode != 0:
+            raise CampaignError(f"{self.kill}: {_last_line(done)}; see {self.query[0]} for what still runs")
 
     def _run(
         self, command: Sequence[str], what: str, stdin: Path | None = None, lock: int | None = None
@@ -122,34 +135,6 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-class Slurm(Scheduler):
-    """Slurm, by its programs sbatch, squeue and scancel."""
-
-    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        words = ["--parsable"]
-        if self._manifest.submit.array:
-            words.append(f"--array={array_text(list(repetitions), self._manifest.submit.array_limit)}")
-        if after:
-            words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-        answer = self._hand_in(job, words).split()
-        number = answer[-1].split(";")[0] if answer else ""  # "123" or "123;cluster"
-        if not number.isdigit():
-            raise CampaignError(f"job {job.name}: sbatch answered {' '.join(answer)!r}, no job number; see squeue")
-        return number
-
-    def active(self) -> dict[Unit, Active]:
-        command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%j|%T|%L|%r"]
-        done = self._run(command, "what is queued or running is not known")
-        if done.returncode != 0:
-            raise CampaignError(f"squeue: {_last_line(done)}; what is queued or running is not known, try again later")
-        return parse_squeue(done.stdout, self._manifest.job_prefix)
-
-    def cancel(self, ids: Sequence[str]) -> None:
-        done = self._run(["scancel", *ids], "nothing was cancelled")
-        if done.returncode != 0:
-            raise CampaignError(f"scancel: {_last_line(done)}; see squeue for what still runs")
-
-
 def _unit(name: str, index: str, prefix: str) -> Unit | None:
     """Returns (job, repetition) for a job name and array index in the scheduler's list.
 
@@ -188,38 +173,6 @@ def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
     return found
 
 
-class Lsf(Scheduler):
-    """LSF, by its programs bsub, bjobs and bkill."""
-
-    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        words = []
-        if self._manifest.submit.array:
-            indices = array_text(list(repetitions), self._manifest.submit.array_limit)
-            # LSF expects the limit on running elements behind the bracket: name[1-5]%2.
-            span, percent, limit = indices.partition("%")
-            words += ["-J", f"{self._manifest.job_prefix}{job.name}[{span}]{percent}{limit}"]
-        if after:
-            # With -ti, LSF ends this job when the condition of -w can no longer become true.
-            words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
-        answer = self._hand_in(job, words)
-        match = re.search(r"Job <(\d+)> is submitted", answer)
-        if not match:
-            raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")
-        return match[1]
-
-    def active(self) -> dict[Unit, Active]:
-        fields = "jobid jobindex job_name stat time_left pend_reason delimiter='|'"
-        done = self._run(["bjobs", "-noheader", "-o", fields], "what is queued or running is not known")
-        if done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout:
-            raise CampaignError(f"bjobs: {_last_line(done)}; what is queued or running is not known, try again later")
-        return parse_bjobs(done.stdout, self._manifest.job_prefix)
-
-    def cancel(self, ids: Sequence[str]) -> None:
-        done = self._run(["bkill", *ids], "nothing was cancelled")
-        if done.returncode != 0:
-            raise CampaignError(f"bkill: {_last_line(done)}; see bjobs for what still runs")
-
-
 def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
     """Parses the output of bjobs -o "jobid jobindex job_name stat time_left pend_reason". Pure.
 
@@ -243,3 +196,45 @@ def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
         own = f"{number}[{index}]" if array else number
         found[unit] = Active(own, RUNNING if running else QUEUED, seconds, "" if reason == "-" else reason)
     return found
+
+
+class Slurm(Scheduler):
+    """Slurm, by its programs sbatch, squeue and scancel."""
+
+    query = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%j|%T|%L|%r")
+    kill, parse = "scancel", parse_squeue
+
+    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
+        words = ["--parsable"]
+        if self._manifest.submit.array:
+            words.append(f"--array={array_text(list(repetitions), self._manifest.submit.array_limit)}")
+        if after:
+            words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
+        answer = self._hand_in(job, words).split()
+        number = answer[-1].split(";")[0] if answer else ""  # "123" or "123;cluster"
+        if not number.isdigit():
+            raise CampaignError(f"job {job.name}: sbatch answered {' '.join(answer)!r}, no job number; see squeue")
+        return number
+
+
+class Lsf(Scheduler):
+    """LSF, by its programs bsub, bjobs and bkill."""
+
+    query = ("bjobs", "-noheader", "-o", "jobid jobindex job_name stat time_left pend_reason delimiter='|'")
+    kill, parse = "bkill", parse_bjobs
+
+    def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
+        words = []
+        if self._manifest.submit.array:
+            indices = array_text(list(repetitions), self._manifest.submit.array_limit)
+            # LSF expects the limit on running elements behind the bracket: name[1-5]%2.
+            span, percent, limit = indices.partition("%")
+            words += ["-J", f"{self._manifest.job_prefix}{job.name}[{span}]{percent}{limit}"]
+        if after:
+            # With -ti, LSF ends this job when the condition of -w can no longer become true.
+            words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
+        answer = self._hand_in(job, words)
+        match = re.search(r"Job <(\d+)> is submitted", answer)
+        if not match:
+            raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")
+        return match[1]

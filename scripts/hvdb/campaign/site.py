@@ -110,12 +110,7 @@ class Site:
 
 
 def _node(table: Table) -> Node:
-    node = Node(
-        cores=table.integer("cores"),
-        gpus=table.integer("gpus"),
-        ranks_per_node=table.integers("ranks_per_node", low=1, high=4096),
-        limit=table.integer("limit"),
-    )
+    node = table.record(Node, ranks_per_node=table.integers("ranks_per_node", low=1, high=4096))
     for ranks in node.ranks_per_node:
         if node.gpus and ranks > node.gpus:
             raise table.fail("ranks_per_node", f"{ranks} ranks, but a node has {node.gpus} GPUs, one per rank")
@@ -138,33 +133,15 @@ def _program(table: Table) -> Program:
         if key == bench_options.TRACE_VARIABLE:
             raise variables.fail(key, TRACES)
         environment[key] = str(int(value)) if isinstance(value, bool) else str(value)
-    program = Program(
-        hvd_bench=table.text("hvd_bench", pattern=".+", means="the path of the program"),
-        device=table.word("device", bench_options.DEVICES),
-        modules=table.texts("modules"),
-        setup=table.texts("setup"),
-        environment=environment,
-    )
+    path = table.text("hvd_bench", pattern=".+", means="the path of the program")
+    device = table.word("device", bench_options.DEVICES)
+    program = table.record(Program, hvd_bench=path, device=device, environment=environment)
     table.close()
     return program
 
 
 def _submit(table: Table, scheduler: str) -> Submit:
-    submit = Submit(
-        command=table.texts("command"),
-        by=table.word("by", ("argument", "stdin")),
-        account=table.text("account"),
-        partition=table.text("partition"),
-        qos=table.text("qos"),
-        constraint=table.text("constraint"),
-        reservation=table.text("reservation"),
-        exclusive=table.flag("exclusive"),
-        array=table.flag("array"),
-        array_limit=table.integer("array_limit"),
-        requeue=table.flag("requeue"),
-        extra=table.texts("extra"),
-        keep_variables=table.texts("keep_variables"),
-    )
+    submit = table.record(Submit, by=table.word("by", ("argument", "stdin")))
     for name in submit.keep_variables:
         if not _is_variable(name):
             raise table.fail("keep_variables", f"'{name}' is not the name of an environment variable")
@@ -181,13 +158,7 @@ def _submit(table: Table, scheduler: str) -> Submit:
 
 
 def _launch(table: Table, node: Node) -> Launch:
-    launch = Launch(
-        command=table.texts("command"),
-        options=table.texts("options"),
-        binding=table.texts("binding"),
-        cores_per_rank=table.integer("cores_per_rank"),
-        resource_sets=table.word("resource_sets", ("node", "rank")),
-    )
+    launch = table.record(Launch, resource_sets=table.word("resource_sets", ("node", "rank")))
     if not launch.command:
         raise table.fail("command", "is empty; name the program that starts ranks, say srun, jsrun or mpirun")
     for ranks in node.ranks_per_node:
@@ -200,13 +171,8 @@ def _launch(table: Table, node: Node) -> Launch:
 
 
 def _walltime(table: Table) -> Walltime:
-    walltime = Walltime(
-        maximum=table.duration("maximum"),
-        warning_seconds=table.integer("warning_seconds"),
-        startup_seconds=table.number("startup_seconds"),
-        startup_seconds_per_rank=table.number("startup_seconds_per_rank"),
-        margin=table.number("margin", low=1.0),
-    )
+    maximum, margin = table.duration("maximum"), table.number("margin", low=1.0)
+    walltime = table.record(Walltime, maximum=maximum, margin=margin)
     table.close()
     return walltime
 

@@ -72,13 +72,9 @@ def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[
 def _seconds(path: Path, first: object, last: object) -> float:
     """Returns the seconds between two times; below 0 if the clock was set back. Errors: StoreError if not times."""
     try:
-        return _between(str(first), str(last))
+        return (datetime.fromisoformat(str(last)) - datetime.fromisoformat(str(first))).total_seconds()
     except (ValueError, TypeError, OverflowError):
         raise StoreError(f"{path}: damaged: a session has no start and end in UTC") from None
-
-
-def _between(first: str, last: str) -> float:
-    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
 
 
 def pilot(paths: Iterable[Path]) -> Pilot:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from hvdb.base import data
+from hvdb.base import data, printable
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 
@@ -39,3 +40,27 @@ def number(holds: Callable[[float], bool], fault: str, kind: type = float) -> Ca
 def new_parser(command: str, description: str, epilog: str = EXIT_CODES) -> argparse.ArgumentParser:
     """Returns a parser without options for `command`. The parser's name, data.called(), is what a person types."""
     return argparse.ArgumentParser(prog=data.called(command), description=description, epilog=epilog)
+
+
+def add_several(parser: argparse.ArgumentParser, option: str, help: str, **settings: Any) -> None:
+    """Adds an option that a person may give several times. settings: as for add_argument()."""
+    parser.add_argument(option, action="append", help=f"{help} (may be given several times)", **settings)
+
+
+def add_figures(parser: argparse.ArgumentParser, out: Path | None, what: str) -> None:
+    """Adds --out and --format for figures. out: the default folder; None: no figures. what: the help of --out."""
+    parser.add_argument("--out", type=Path, default=out, metavar="FOLDER", help=what)
+    parser.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+
+
+def draw(figures: Sequence[tuple[Callable[..., Path], tuple]]) -> None:
+    """Draws figures, (a function, its arguments) each, shows the progress, and prints the paths that are returned."""
+    from hvdb.base import progress  # hvdb --help does not need it
+
+    drawn = []
+    with progress.shown(f"drawing {len(figures)} figures") as step:
+        for function, arguments in figures:
+            drawn.append(function(*arguments))
+            step(len(drawn), len(figures))
+    for path in drawn:
+        printable.say(path)

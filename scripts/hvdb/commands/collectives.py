@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb.base import printable, progress
+from hvdb.base import printable
 from hvdb.base.errors import EXIT_GOOD, HvdbError
-from hvdb.commands import new_parser
+from hvdb.commands import add_figures, add_several, draw, new_parser
 from hvdb.read import coll_results
 from hvdb.read.coll_results import Source
 from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
@@ -35,22 +35,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="store of 'hvd_bench coll --db', or JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives'",
     )
-    made.add_argument(
-        "--session",
-        action="append",
-        metavar="ID",
-        help="read only this launch from stores (start of its UUID); may be given several times",
-    )
-    for option, known in (
-        ("--collective", OPERATIONS),
-        ("--type", TYPES),
-        ("--redop", REDUCTIONS),
-    ):
-        made.add_argument(option, action="append", choices=known, help="draw only this; may be given several times")
-    made.add_argument(
-        "--out", type=Path, default=Path("plots"), metavar="FOLDER", help="folder to write to (default: plots)"
-    )
-    made.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+    start = "read only this launch from stores (start of its UUID)"
+    add_several(made, "--session", start, metavar="ID")
+    for option, known in (("--collective", OPERATIONS), ("--type", TYPES), ("--redop", REDUCTIONS)):
+        add_several(made, option, "draw only this", choices=known)
+    add_figures(made, Path("plots"), "folder to write to (default: plots)")
     return made
 
 
@@ -96,13 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{operation} has {most} sides in one diagram, which holds {MAX_SIDES}: choose files, or --session"
             )
     names = names_of(results.sources)
-    forms = arguments.format or ["png"]
-    drawn = []
-    with progress.shown(f"drawing {len(forms) * len(figures)} figures") as step:
-        for form in forms:
-            for operation, panels in figures:
-                drawn.append(plot_coll.draw(panels, names, arguments.out / f"{operation}.{form}"))
-                step(len(drawn), len(forms) * len(figures))
-    for path in drawn:
-        printable.say(path)
+    draw(
+        [
+            (plot_coll.draw, (panels, names, arguments.out / f"{operation}.{form}"))
+            for form in arguments.format or ["png"]
+            for operation, panels in figures
+        ]
+    )
     return EXIT_GOOD

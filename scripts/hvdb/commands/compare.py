@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.commands import judging, new_parser, selection
+from hvdb.commands import add_several, judging, new_parser, selection
 from hvdb.judge import sides, verdict
 from hvdb.judge.sides import Cell
 from hvdb.judge.thresholds import Thresholds
@@ -70,13 +70,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("a", type=Path, metavar="A.db", help="a gate's store, or side A")
     made.add_argument("b", type=Path, metavar="B.db", nargs="?", help="side B")
-    made.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="a fact that may differ between A and B, such as lib.file.onednn or build.* (may be given several times)",
-    )
+    may_differ = "a fact that may differ between A and B, such as lib.file.onednn or build.*"
+    add_several(made, "--expect", may_differ, default=[], metavar="KEY")
     judging.add_options(made)
     return made
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hvdb.base import data, edge, process, progress
 from hvdb.base.errors import EXIT_GOOD, HvdbError
-from hvdb.commands import judging, number
+from hvdb.commands import add_several, judging, number
 from hvdb.judge import verdict
 from hvdb.read.runs import GrowingStore
 from hvdb.run import gate, gate_plan, rerun, side_command
@@ -71,13 +71,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--a", default="", metavar="SIDE", help="the side to compare with (default: the installed one)")
     made.add_argument("--b", required=True, metavar="SIDE", help="the side that may be slower")
     made.add_argument("--db", type=Path, required=True, help="store that keeps the pairs")
-    made.add_argument(
-        "--cell",
-        action="append",
-        metavar="[NAME=]OPTIONS",
-        help="work of both sides: options of hvd_bench (may be given several times; default: one cell "
-        "with the defaults of hvd_bench)",
-    )
+    work = "work of both sides: options of hvd_bench, by default none"
+    add_several(made, "--cell", work, metavar="[NAME=]OPTIONS")
     made.add_argument("--launch", default="", metavar="WORDS", help="launcher of every run, such as 'mpirun -n 2'")
     made.add_argument("--pairs", type=_pairs, default=DEFAULT_PAIRS, help=f"pairs at most (default: {DEFAULT_PAIRS})")
     made.add_argument(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hvdb.base import edge, whole_file
 from hvdb.base.errors import EXIT_GOOD, HvdbError
-from hvdb.commands import judging, new_parser
+from hvdb.commands import add_several, judging, new_parser
 from hvdb.judge import expected, history, sides
 from hvdb.judge.expected import Expected
 from hvdb.judge.history import Outcome
@@ -40,10 +40,8 @@ def parser() -> argparse.ArgumentParser:
         help="what to judge: the sessions of this store, or the session whose UUID, or that of one of its runs, starts "
         "so (default: the newest session of each series)",
     )
-    made.add_argument("--model", action="append", help="only this network (may be given several times)")
-    made.add_argument(
-        "--ranks", type=int, action="append", help="only this number of ranks (may be given several times)"
-    )
+    add_several(made, "--model", "only this network")
+    add_several(made, "--ranks", "only this number of ranks", type=int)
     made.add_argument(
         "--metric",
         choices=METRICS,

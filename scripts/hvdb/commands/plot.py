@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvdb.base import printable, progress
+from hvdb.base import printable
 from hvdb.base.errors import EXIT_GOOD
-from hvdb.commands import new_parser, selection
+from hvdb.commands import add_figures, draw, new_parser, selection
 from hvdb.read import layer_profile, published
 
 
@@ -16,10 +16,7 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     made = new_parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
     selection.add_options(made)
-    made.add_argument(
-        "--out", type=Path, default=Path("plots"), metavar="FOLDER", help="folder to write to (default: plots)"
-    )
-    made.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+    add_figures(made, Path("plots"), "folder to write to (default: plots)")
     made.add_argument("--no-published", action="store_true", help="leave the published points out")
     return made
 
@@ -43,13 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         for run in layer_profile.newest(traced):
             file = printable.file_in(arguments.out, "profile_", run.model, f".{form}")
             figures.append((plot_profile.draw, (run, file)))
-    with progress.shown(f"drawing {len(figures)} figures") as step:
-        drawn = []
-        for draw, about in figures:
-            drawn.append(draw(*about))
-            step(len(drawn), len(figures))
-    for path in drawn:
-        printable.say(path)
+    draw(figures)
     for line in chosen.left_out:
         printable.say(f"left out of scaling and waterfall: {line}", sys.stderr)
     for run in traced:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hvdb.base import printable
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, HvdbError
-from hvdb.commands import new_parser, number
+from hvdb.commands import add_figures, add_several, new_parser, number
 from hvdb.commands import selection as choice
 from hvdb.judge import comparable, efficiency, rank_work
 from hvdb.judge.rank_work import Examined
@@ -41,13 +41,9 @@ def parser() -> argparse.ArgumentParser:
         "4 not comparable (the ranks' GPUs are of several models); of several runs: 1 before 4 before 3",
     )
     made.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
-    made.add_argument(
-        "--run", action="append", metavar="ID", help="exactly these runs (start of the UUID); nothing is filtered"
-    )
+    add_several(made, "--run", "exactly these runs (start of the UUID); nothing is filtered", metavar="ID")
     made.add_argument("--phase", choices=("full", "none", "solo"), help="only runs of this phase")
-    made.add_argument("--traced", action="store_true", help="take traced and profiled runs, and only those")
-    made.add_argument("--origin", choices=("measured", "simulated"), default="measured")
-    made.add_argument("--incomplete", action="store_true", help="take runs that were cut short as well")
+    choice.add_kinds(made)
     made.add_argument(
         "--threshold",
         type=_percent,
@@ -62,8 +58,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--json", action="store_true", help="one JSON document: seconds, and fractions (0.05: 5 %% slower)"
     )
-    made.add_argument("--out", type=Path, metavar="FOLDER", help="draw one picture for each run into this folder")
-    made.add_argument("--format", choices=("png", "svg"), action="append", help="png (default), svg or both")
+    add_figures(made, None, "draw one picture for each run into this folder")
     return made
 
 

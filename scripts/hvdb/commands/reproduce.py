@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvdb.base import data
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
-from hvdb.commands import new_parser, number, selection
+from hvdb.commands import add_several, new_parser, number, selection
 from hvdb.judge import claims, efficiency
 from hvdb.judge.claims import Options
 from hvdb.read import published
@@ -47,13 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "4 not comparable",
     )
     made.add_argument("claim", metavar="CLAIM", help=f"one of: {', '.join(claims.CLAIMS)}")
-    made.add_argument(
-        "--db",
-        type=Path,
-        action="append",
-        metavar="STORE",
-        help="result store, may be given several times (default: the runs recorded in the checkout, results/recorded)",
-    )
+    add_several(made, "--db", "result store; by default the runs in results/recorded", type=Path, metavar="STORE")
     made.add_argument("--json", action="store_true", help="one JSON document: efficiencies 0..1, seconds")
     rule = made.add_argument_group("the rule (decide before you measure)")
     rule.add_argument(
@@ -65,21 +59,11 @@ def parser() -> argparse.ArgumentParser:
     )
     rule.add_argument("--at-least", action="store_true", help="a higher efficiency reproduces the claim as well")
     rule.add_argument("--device", choices=claims.DEVICES, default="cuda", help="what training must have run on")
-    rule.add_argument(
-        "--mix-fingerprints",
-        action="store_true",
-        help="pool jobs although something that can change the result differs",
-    )
+    selection.add_mix_fingerprints(rule, "jobs")
     model = made.add_argument_group("inputs of the model (default: those of the published set-up)")
     model.add_argument("--gbit", type=_positive, metavar="RATE", help="line rate of one node's link in Gbit/s")
-    model.add_argument(
-        "--one-gpu-rate",
-        type=_rate,
-        action="append",
-        default=[],
-        metavar="MODEL=RATE",
-        help="images/s of one GPU alone",
-    )
+    alone = "images/s of one GPU alone"
+    add_several(model, "--one-gpu-rate", alone, type=_rate, default=[], metavar="MODEL=RATE")
     model.add_argument(
         "--backward-share",
         type=_share,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hvdb.base import data, printable, progress
 from hvdb.base.errors import HvdbError
+from hvdb.commands import add_several
 from hvdb.judge import efficiency
 from hvdb.read import coll_results, runs
 
@@ -16,21 +17,24 @@ from hvdb.read import coll_results, runs
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the argument STORE... and the options that select runs. choose() reads the options."""
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
+    add_kinds(parser)
+    add_several(parser, "--model", "only this network")
+    exactly = "exactly these runs, of one kind (start of the UUID); nothing is filtered"
+    add_several(parser, "--run", exactly, metavar="ID")
+    add_mix_fingerprints(parser, "runs")
+
+
+def add_kinds(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which kinds of runs are taken."""
     parser.add_argument("--traced", action="store_true", help="take traced and profiled runs, and only those")
     parser.add_argument("--origin", choices=("measured", "simulated"), default="measured")
     parser.add_argument("--incomplete", action="store_true", help="take runs that were cut short as well")
-    parser.add_argument("--model", action="append", help="only this network (may be given several times)")
-    parser.add_argument(
-        "--run",
-        action="append",
-        metavar="ID",
-        help="exactly these runs (start of the UUID); nothing is filtered, so kinds must not mix",
-    )
-    parser.add_argument(
-        "--mix-fingerprints",
-        action="store_true",
-        help="pool runs although something that can change the result differs",
-    )
+
+
+def add_mix_fingerprints(parser: argparse._ActionsContainer, what: str) -> None:
+    """Adds --mix-fingerprints. what: what is pooled."""
+    although = f"pool {what} although something that can change the result differs"
+    parser.add_argument("--mix-fingerprints", action="store_true", help=although)
 
 
 def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]:

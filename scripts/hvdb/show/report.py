@@ -20,7 +20,6 @@ from hvdb.show.advice import Evidence, share
 from hvdb.show.document import Block, Document, Figure, Paragraph, Section, Table, first
 from hvdb.show.report_facts import bullets, name, world
 
-# Component in the table decomposition -> its name in bench/cli/report.cpp. The order is that of the waterfall.
 MAX_SUBJECTS = 12  # maximum configurations with questions and answers; the tables have all configurations
 MAX_PANELS = 6  # maximum panels of a figure
 SHOWN_RANKS = 8
@@ -182,13 +181,9 @@ def _scaling(measured: Measured, title: str) -> Section:
     return Section(title, blocks)
 
 
-def _titles(run: Run) -> dict[str, str]:
-    return tables.COMPONENTS | {name: name for name in run.decomposition if name not in tables.COMPONENTS}
-
-
 def _decomposition(run: Run) -> Section:
     rows = []
-    for part, title in _titles(run).items():
+    for part in dict.fromkeys([*tables.COMPONENTS, *run.decomposition]):
         figure = run.decomposition.get(part)
         if figure is not None:
             known = figure.low is not None and figure.high is not None
@@ -198,7 +193,7 @@ def _decomposition(run: Run) -> Section:
             if part == "efficiency":
                 shown = tables.efficiency_text(Estimate(figure.fraction, figure.low, figure.high)).split(" [")[0]
             milliseconds = "-" if shown.startswith("not resolved:") else f"{1000 * figure.seconds:.1f}"
-            rows.append((title, shown, span, milliseconds))
+            rows.append((tables.COMPONENTS.get(part, part), shown, span, milliseconds))
     header = ("part of the step", "% of step", "95 % interval", "ms")
     return Section(f"{name(run)}, {world(run)}, run {run.short_id}", [Table(header, rows)])
 

@@ -1,9 +1,4 @@
-"""Collectives of the engine beside those of MPIs, oneCCL and Gloo, on one host: docs/peers.md has the rules.
-
-Each round launches every library once per class, in random order, and the cells of a launch come in random order. The
-result of a launch in a cell is the median over its samples. The best peer of a cell is chosen on the even rounds and
-compared on the odd rounds, because choosing and comparing on the same rounds would count the luck of the chosen peer
-against ours. The ratio of a round is ours / peer; its interval over rounds is exact (hvdb.judge.exact).
+"""Collectives of the engine beside those of MPIs, oneCCL and Gloo, on one host, by the rules of docs/peers.md.
 
 Exit code: 0 done, 1 the engine gave wrong results or failed, 2 usage, input or output, 7 interrupted.
 """
@@ -13,7 +8,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import platform
 import random
@@ -26,19 +20,24 @@ from typing import Any
 import numpy as np
 
 from . import libraries
+from .libraries import Library
+from .training import estimate
 from hvdb.base import edge, process, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
-from hvdb.judge import exact
+from hvdb.judge.claims import PARAMETERS
 from hvdb.read.names import OPERATIONS
 from hvdb.show import tables
 
+Plan = Launch = Mapping[str, Any]  # the first line of a file of measure(), and each of the others
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 FORMAT = "hvd coll_peers 1"
-MAX_RANKS = 64  # kMaxRanks of bench/peers/shared_page.h
+MAX_RANKS = 64  # kMaxRanks of bench/peers/collectives.cpp
 IN_PLACE = ("all_reduce", "broadcast", "barrier")
-CELL = re.compile(rf"({'|'.join(OPERATIONS)})/fp32/\d{{1,10}}/(in|out)/[1-9]\d{{0,4}}")
-# Bytes of the parameters in fp32. The parameter counts come from models/zoo and equal torchvision's published figures.
-GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
+CELL = re.compile(
+    r"(barrier/fp32/0/in|(all_reduce|broadcast)/fp32/[1-9]\d{0,9}/in"
+    r"|(reduce_scatter|all_gather|all_to_all)/fp32/[1-9]\d{0,9}/out)/[1-9]\d{0,4}"
+)
+GRADIENTS = {model: 4 * count for model, count in PARAMETERS.items()}  # bytes in fp32
 _CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
 CACHE_BYTES = int(_CACHE.read_text().strip().removesuffix("K")) << 10 if _CACHE.exists() else 32 << 20
 MARGIN = 1.05  # a cell whose interval ends at or below this ratio is at most 5 % slower
@@ -71,12 +70,12 @@ def machine() -> str:
     """Describes the processor, its cores and its cache in words."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
-    return f"{name[:100]}, {len(libraries.cores())} cores, {CACHE_BYTES >> 20} MiB of last-level cache"
+    return f"{name[:100]}, {libraries.cores()} cores, {CACHE_BYTES >> 20} MiB of last-level cache"
 
 
 def pool_bytes(cells: Iterable[str]) -> int:
-    """Returns the bytes of a rank's buffers, as measure() of bench/peers/collectives.cpp allocates them: one pool for
-    cells in place, else one for inputs and one for outputs."""
+    """Returns the bytes of a rank's buffers, as bench/peers/collectives.cpp allocates them: one pool for inputs and one
+    for outputs, or one for all if every cell is in place."""
     words = [cell.split("/") for cell in cells]
     pools = 2 if any(place == "out" for _, _, _, place, _ in words) else 1
     return pools * max(2 * CACHE_BYTES, *(int(size) * int(calls) for _, _, size, _, calls in words))
@@ -88,7 +87,7 @@ def available_bytes() -> int:
     return int(kib) << 10
 
 
-def turns(plan: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+def turns(plan: Plan) -> list[tuple[int, str, str]]:
     """Returns (round, class, library) of all launches. Each round has every library of every class once, in an order
     drawn from the seed. Pure."""
     made = []
@@ -99,9 +98,7 @@ def turns(plan: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     return made
 
 
-def measure(
-    plan: Mapping[str, Any], used: Mapping[str, libraries.Library], file: Path | None, minutes: float
-) -> list[dict[str, Any]]:
+def measure(plan: Plan, used: Mapping[str, Library], file: Path | None, minutes: float) -> list[dict[str, Any]]:
     """Makes all launches and appends each to the file. Begins no round that should end after `minutes`, judging by the
     longest round so far. Errors: OSError."""
     words = [*(str(plan[key]) for key in ("samples", "cell_seconds", "pool_bytes")), "exact"]
@@ -120,27 +117,12 @@ def measure(
             random.Random(f"{plan['seed']} {number} {kind} {library}").shuffle(cells)
             placing, ranks = used[library].placing[kind], plan["classes"][kind]
             results, failure = libraries.launch(used[library], placing, ranks, [*words, *cells], limit)
-            row = {"round": number, "kind": kind, "library": library, "failure": failure, "results": results}
-            launches.append(row)
+            fixed = {"round": number, "kind": kind, "library": library}
+            launches.append({**fixed, "failure": failure, "results": results})
             if file:
                 with file.open("a", encoding="utf-8") as opened:
-                    opened.write(json.dumps(row) + "\n")
+                    opened.write(json.dumps(launches[-1]) + "\n")
     return launches
-
-
-def require_ours(plan: Mapping[str, Any], launches: Iterable[Mapping[str, Any]]) -> None:
-    """Checks a file's plan and launches. Errors: ValueError, LookupError, TypeError or AttributeError."""
-    if plan["format"] != FORMAT:
-        raise ValueError(f"its format is not '{FORMAT}'")
-    _ = plan["machine"], turns(plan), [title(name) for name in plan["cells"]]
-    for launch in launches:
-        _ = (
-            plan["libraries"][launch["library"]],
-            plan["classes"][launch["kind"]],
-            launch["failure"],
-            launch["round"] % 2,
-        )
-        _ = [sum(result["seconds"]) + result["wrong"] for result in launch["results"].values()]
 
 
 def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -149,26 +131,22 @@ def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     Errors: HvdbError, OSError.
     """
     try:
-        plan, *launches = (
-            json.loads(line) for line in file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
-        )
-        require_ours(plan, launches)
+        plan, *launches = map(json.loads, file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines())
+        if plan["format"] != FORMAT:
+            raise ValueError(f"its format is not '{FORMAT}'")
+        lines(document(plan, launches), launches)  # uses every field
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise HvdbError(f"{file}: was not written by 'peers collectives': {type(error).__name__}: {error}") from error
     return plan, launches
 
 
-def rounds_of(launches: Iterable[Mapping[str, Any]], kind: str, library: str, name: str) -> dict[int, float]:
+def rounds_of(launches: Iterable[Launch], kind: str, library: str, name: str) -> dict[int, float]:
     """Returns round -> median seconds of a sample. A library with a wrong result is not compared in that cell."""
-    own = [
-        launch
-        for launch in launches
-        if (launch["kind"], launch["library"]) == (kind, library) and name in launch["results"]
-    ]
-    if any(launch["results"][name]["wrong"] for launch in own):
+    own = [launch for launch in launches if (launch["kind"], launch["library"]) == (kind, library)]
+    results = {launch["round"]: launch["results"][name] for launch in own if name in launch["results"]}
+    if any(result["wrong"] for result in results.values()):
         return {}
-    samples = {launch["round"]: launch["results"][name]["seconds"] for launch in own}
-    return {number: float(np.median(seconds)) for number, seconds in samples.items() if seconds}
+    return {number: float(np.median(result["seconds"])) for number, result in results.items() if result["seconds"]}
 
 
 def best_peer(peers: Mapping[str, Mapping[int, float]]) -> str | None:
@@ -177,14 +155,6 @@ def best_peer(peers: Mapping[str, Mapping[int, float]]) -> str | None:
     most = max(map(len, even.values()), default=0)
     medians = {name: float(np.median(s)) for name, s in even.items() if s and 2 * len(s) >= most}
     return min(medians, key=lambda name: (medians[name], name)) if medians else None
-
-
-def estimate(values: Sequence[float], name: str) -> dict[str, float | None]:
-    """Returns the Hodges-Lehmann estimate of values above 0 under `name`, and its exact 95 % interval as low and high,
-    which are None below six values."""
-    effect = exact.paired_effect(np.log(np.asarray(values)), 0.95)
-    low, high = (math.exp(end) if math.isfinite(end) else None for end in (effect.low, effect.high))
-    return {name: math.exp(effect.value), "low": low, "high": high}
 
 
 def judge(ours: Mapping[int, float], peers: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
@@ -198,14 +168,14 @@ def judge(ours: Mapping[int, float], peers: Mapping[str, Mapping[int, float]]) -
         return None
     mine, its = (np.array([rounds[number] for number in shared]) for rounds in (ours, peers[peer]))
     made = {"peer": peer, "ours_seconds": float(np.median(mine)), "peer_seconds": float(np.median(its))}
-    made |= {**estimate(mine / its, "ratio"), "rounds": len(shared), "verdict": None}
+    made |= {**estimate(mine / its).named("ratio"), "rounds": len(shared), "verdict": None}
     if made["low"] is not None:
         slow = SLOWER if made["low"] > 1 else WITHIN if made["high"] <= MARGIN else UNDECIDED
         made["verdict"] = FASTER if made["high"] < 1 else slow
     return made
 
 
-def document(plan: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def document(plan: Plan, launches: Sequence[Launch]) -> dict[str, Any]:
     """Returns what --json writes and scripts/collectives reads: judged cells, losses first, and every library's
     time in every cell (series). Seconds are those of a sample of CALLS calls."""
     rows, series = [], []
@@ -215,7 +185,7 @@ def document(plan: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> 
             for library, seconds in times.items():
                 if seconds:
                     row = {"class": kind, "library": library, "cell": name, "rounds": len(seconds)}
-                    series.append({**row, **estimate(list(seconds.values()), "seconds")})
+                    series.append({**row, **estimate(list(seconds.values())).named("seconds")})
             peers = {library: times[library] for library in times if library not in libraries.OURS}
             for ours in (library for library in libraries.OURS if library in times):
                 if judgement := judge(times[ours], peers):
@@ -232,15 +202,14 @@ def title(name: str) -> str:
     return f"{operation} {int(size):,} B{network} x {calls}"
 
 
-def lines(made: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> list[str]:
+def lines(made: Mapping[str, Any], launches: Sequence[Launch]) -> list[str]:
     """Returns a table per class and memory of ours, then what is missing, wrong results and failures."""
     plan = made["plan"]
     told = [f"{plan['machine']}; {len(launches)} of {len(turns(plan))} launches, {plan['rounds']} rounds"]
     told += [f"{name}: {version}" for name, version in plan["libraries"].items()]
     told += [f"{name}: left out: {why}" for name, why in plan.get("missing", {}).items()]
-    for kind, ours in itertools.product(
-        plan["classes"], [name for name in libraries.OURS if name in plan["libraries"]]
-    ):
+    all_ours = [name for name in libraries.OURS if name in plan["libraries"]]
+    for kind, ours in itertools.product(plan["classes"], all_ours):
         rows = [row for row in made["cells"] if (row["class"], row["ours"]) == (kind, ours)]
         verdicts = [row["verdict"] for row in rows]
         counts = ", ".join(f"{word} {verdicts.count(word)}" for word in (FASTER, WITHIN, UNDECIDED, SLOWER))
@@ -284,16 +253,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libraries.Library]]:
+def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Library]]:
     """Builds the programs. Returns the plan and the libraries that take part. Errors: HvdbError."""
     if min(options.rounds, options.samples) < 1 or options.cell_seconds < 0 or not options.minutes > 0:
         raise HvdbError("--rounds and --samples must be at least 1, --cell-seconds at least 0, --minutes above 0")
     if options.json and not os.access(options.json.absolute().parent, os.W_OK):
         raise HvdbError(f"--json {options.json}: no file can be made there")
-    cores = len(libraries.cores())
+    cores = libraries.cores()
     ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
     if max(ranks[kind] for kind in options.classes) > MAX_RANKS:
-        raise HvdbError(f"bench/peers/shared_page.h has room for {MAX_RANKS} ranks: limit the processors with taskset")
+        raise HvdbError(f"the programs have room for {MAX_RANKS} ranks: limit the processors with taskset")
     if ranks[options.classes[0]] < 2:
         raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     cells, used, versions, left_out = chosen(options.cells), {}, {}, {}
@@ -304,15 +273,11 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
         try:
             used[name] = libraries.find(name, options.engine.resolve())
             versions[name] = libraries.build(used[name])
-        except OSError as error:
+        except (OSError, HvdbError) as error:
             if name in libraries.OURS:
                 raise HvdbError(f"{name} cannot be started: {error}") from error
-            fetched = "scripts/install_deps --peers fetches it"
-            left_out[name] = f"not installed; {fetched if name != 'system' else 'there is no mpirun'}"
-        except HvdbError as error:
-            if name in libraries.OURS:
-                raise
-            left_out[name] = str(error)
+            how = "there is no mpirun" if name == "system" else "scripts/install_deps --peers fetches it"
+            left_out[name] = str(error) if isinstance(error, HvdbError) else f"not installed; {how}"
     plan = {"format": FORMAT, "machine": machine(), "classes": {kind: ranks[kind] for kind in options.classes}}
     plan |= {"libraries": versions, "missing": left_out, "cells": cells, "rounds": options.rounds}
     plan |= {"samples": options.samples, "cell_seconds": options.cell_seconds}

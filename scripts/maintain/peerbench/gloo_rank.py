@@ -65,14 +65,14 @@ def perform(_: object, pointer: ctypes._Pointer) -> bool:
 
 
 def main() -> int:
-    """Measures. Returns the exit code of measure()."""
+    """Measures. Returns the exit code of measure_collectives()."""
     rules, file = sys.argv[1:3]
     rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{file}.store", timedelta(seconds=60), world_size=size, rank=rank)
     arguments = (ctypes.c_char_p * (len(sys.argv) - 1))(*(word.encode() for word in sys.argv[1:]))
     library = Library(rank, size, None, None, PERFORM(perform))
-    return ctypes.CDLL(rules).hvd_measure_collectives(ctypes.byref(library), len(arguments), arguments)
+    return ctypes.CDLL(rules).measure_collectives(ctypes.byref(library), len(arguments), arguments)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 PUBLISHED_PARAMETERS = {"vgg16": 138_357_544, "resnet50": 25_557_032, "resnet101": 44_549_160, "inception3": 23_834_568}
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 CLASSES = 1000
+Size = int | tuple[int, int]
 LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
-SLOTS = 16  # number of label batches that may be on their way to a GPU
 
 
 def vgg16(image: int) -> nn.Module:
@@ -30,27 +30,26 @@ def vgg16(image: int) -> nn.Module:
     return nn.Sequential(*layers, *head)
 
 
+def layer(
+    inputs: int, outputs: int, kernel: Size, stride: int, padding: Size, epsilon: float = 1e-5
+) -> list[nn.Module]:
+    """Convolution, batch normalisation, ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, bias=False)
+    return [convolution, nn.BatchNorm2d(outputs, eps=epsilon), nn.ReLU(inplace=True)]
+
+
 class Bottleneck(nn.Module):
     """1x1, 3x3 (with the stride) and 1x1 convolutions, and a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         outputs = 4 * width
-        self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, outputs, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
+        body = layer(inputs, width, 1, 1, 0) + layer(width, width, 3, stride, 1)
+        body += layer(width, outputs, 1, 1, 0)
+        self.body = nn.Sequential(*body[:-1])  # the last ReLU follows the sum
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.shortcut = nn.Sequential(*layer(inputs, outputs, 1, stride, 0)[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu_(self.body(x) + self.shortcut(x))
@@ -58,8 +57,7 @@ class Bottleneck(nn.Module):
 
 def resnet(blocks: tuple[int, int, int, int]) -> nn.Module:
     """ResNet with bottleneck blocks (50: 3, 4, 6, 3; 101: 3, 4, 23, 3)."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64)]
-    layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)]
+    layers = [*layer(3, 64, 7, 2, 3), nn.MaxPool2d(3, stride=2, padding=1)]
     channels, width = 64, 64
     for stage, count in enumerate(blocks):
         for block in range(count):
@@ -69,15 +67,11 @@ def resnet(blocks: tuple[int, int, int, int]) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
 
 
-def unit(inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, same: bool = True) -> nn.Module:
-    """Convolution, batch normalisation (epsilon 1e-3), ReLU."""
+def unit(inputs: int, outputs: int, kernel: Size, stride: int = 1, same: bool = True) -> nn.Module:
+    """A layer of Inception V3."""
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = (height // 2, width // 2) if same and stride == 1 else 0
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, (height, width), stride=stride, padding=padding, bias=False),
-        nn.BatchNorm2d(outputs, eps=1e-3),
-        nn.ReLU(inplace=True),
-    )
+    return nn.Sequential(*layer(inputs, outputs, (height, width), stride, padding, 1e-3))
 
 
 class Branches(nn.Module):
@@ -96,7 +90,7 @@ def pooled(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False), unit(inputs, outputs, 1))
 
 
-def chain(inputs: int, *steps: tuple[int, int | tuple[int, int], int]) -> nn.Sequential:
+def chain(inputs: int, *steps: tuple[int, Size, int]) -> nn.Sequential:
     """Returns a chain of units. Each of `steps` describes a unit as (outputs, kernel, stride)."""
     layers = []
     for outputs, kernel, stride in steps:
@@ -124,10 +118,10 @@ def inception3() -> nn.Module:
             pooled(768, 192),
         )
 
-    def block_e(c: int) -> nn.Module:
-        def split() -> nn.Module:
-            return Branches(unit(384, 384, (1, 3)), unit(384, 384, (3, 1)))
+    def split() -> nn.Module:
+        return Branches(unit(384, 384, (1, 3)), unit(384, 384, (3, 1)))
 
+    def block_e(c: int) -> nn.Module:
         return Branches(
             unit(c, 320, 1),
             nn.Sequential(unit(c, 384, 1), split()),
@@ -152,20 +146,6 @@ def inception3() -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def build(model: str, image: int) -> nn.Module:
-    """Returns a network for images of `image` x `image` pixels. VGG-16 alone depends on the size."""
-    if model == "vgg16":
-        return vgg16(image)
-    if model == "inception3":
-        return inception3()
-    return resnet((3, 4, 6, 3) if model == "resnet50" else (3, 4, 23, 3))
-
-
-def parameters(network: nn.Module) -> int:
-    """Returns the number of parameters."""
-    return sum(p.numel() for p in network.parameters())
-
-
 @torch.no_grad()
 def initialise(network: nn.Module, model: str) -> None:
     """Initialises with the distributions of models/init.cpp: He normal for convolutions, Glorot uniform for fully
@@ -177,21 +157,25 @@ def initialise(network: nn.Module, model: str) -> None:
             nn.init.normal_(module.weight, std=0.01)
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
-        else:
-            continue
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
 
 
 def checked_network(model: str, image: int) -> nn.Module:
-    """Returns the network in training mode, initialised like ours. Errors: ValueError if the parameter count differs
-    from the published count."""
-    network = build(model, image).train()
-    count = parameters(network)
+    """Returns a network in training mode for images of `image` x `image` pixels, initialised like ours. Errors:
+    ValueError if the parameter count differs from the published count."""
+    if model == "vgg16":
+        network = vgg16(image)  # alone depends on the size
+    elif model == "inception3":
+        network = inception3()
+    else:
+        network = resnet((3, 4, 6, 3) if model == "resnet50" else (3, 4, 23, 3))
+    count = sum(p.numel() for p in network.parameters())
     if image == DEFAULT_IMAGE[model] and count != PUBLISHED_PARAMETERS[model]:
         raise ValueError(f"{model} has {count} parameters, not {PUBLISHED_PARAMETERS[model]}")
     initialise(network, model)
-    return network
+    return network.train()
 
 
 class Labels:
@@ -202,21 +186,11 @@ class Labels:
 
     def __init__(self, images: int, device: torch.device) -> None:
         self._generator = torch.Generator().manual_seed(1)
-        self._on_gpu = device.type == "cuda"
-        self._slots = torch.empty((SLOTS, images), dtype=torch.int64, pin_memory=self._on_gpu)
-        self._uploaded: list[torch.cuda.Event | None] = [None] * SLOTS
-        self._steps = 0
         self.tensor = torch.empty(images, dtype=torch.int64, device=device)
         self.draw()
 
     def draw(self) -> None:
         """Uploads the labels of the next step on the current stream."""
-        slot = self._steps % SLOTS
-        self._steps += 1
-        if uploaded := self._uploaded[slot]:
-            uploaded.synchronize()  # waits for the upload from SLOTS steps ago
-        new = torch.randint(0, CLASSES, self.tensor.shape, generator=self._generator, out=self._slots[slot])
+        pinned = self.tensor.is_cuda  # PyTorch uses pinned memory again only after the copies from it have ended
+        new = torch.randint(0, CLASSES, self.tensor.shape, generator=self._generator, pin_memory=pinned)
         self.tensor.copy_(new, non_blocking=True)
-        if self._on_gpu:
-            self._uploaded[slot] = torch.cuda.Event()
-            self._uploaded[slot].record()

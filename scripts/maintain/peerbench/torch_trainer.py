@@ -6,7 +6,7 @@ autocast with GradScaler in fp16, cudnn.benchmark, a fused optimiser, images tha
 every step. Weights begin like ours and learn at the same rate. The best of these variants is the peer:
 
     eager     operation by operation
-    graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
+    graph     the whole step as one CUDA graph
     compile   torch.compile: on a GPU in mode reduce-overhead, which puts fused operations into CUDA graphs
     autotune  torch.compile, mode max-autotune: also times kernels of its own for every operation, for minutes
 
@@ -15,41 +15,41 @@ If a variant cannot run here, the last line on standard error says why.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import os
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import torch
 from torch import Tensor, nn
 
-from .networks import DEFAULT_IMAGE, LEARNING_RATE, PUBLISHED_PARAMETERS, Labels, checked_network, parameters
+from .networks import DEFAULT_IMAGE, LEARNING_RATE, Labels, checked_network
 
 COMPILE_MODES = {"compile": "reduce-overhead", "autotune": "max-autotune"}
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
-# Enough steps for cudnn.benchmark, the optimiser's buffers and the scaler's first halvings. PyTorch's notes on CUDA
-# graphs ask for at least three, and for eleven with DistributedDataParallel.
-WARM_UP_STEPS = 11
 # The first scale of GradScaler. With the default, 65536, the first step may overflow. In that case the fused optimiser
 # would leave its momentum unwritten.
 FIRST_SCALE = 1024.0
 
 
 class Trainer:
-    """Runs training steps of one variant on synthetic images that stay on the device. One thread."""
+    """Runs training steps of one variant on synthetic images that stay on the device. One thread.
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    options: those that Comparison of torch_peers.py gives to this program as one JSON object.
+    """
+
+    def __init__(self, options: SimpleNamespace) -> None:
         self._options = options
         self._device = torch.device(options.device)
         torch.manual_seed(1)
-        image, images = options.image or DEFAULT_IMAGE[options.model], options.batch
+        image, images = options.image or DEFAULT_IMAGE[options.model], options.batches
         layout = torch.contiguous_format if options.channels_first else torch.channels_last
         self._network = checked_network(options.model, image).to(device=self._device, memory_format=layout)
-        count = parameters(self._network)
+        count = sum(p.numel() for p in self._network.parameters())
         rates = {"lr": LEARNING_RATE, "momentum": 0.9, "weight_decay": 1e-4}
         self._optimiser = torch.optim.SGD(self._network.parameters(), **rates, fused=True)
         scaled = options.dtype == "fp16" and self._device.type == "cuda"
@@ -61,15 +61,14 @@ class Trainer:
             mode = mode if self._device.type == "cuda" else None  # there is nothing to capture on processors
             self._network = torch.compile(self._network, mode=mode, dynamic=False)
         self._step = self._whole_step
-        note = ""
         if options.variant == "graph":
-            note = self._capture(whole=not scaled or getattr(self._optimiser, "_step_supports_amp_scaling", False))
+            self._capture()
         else:
             for _ in range(options.warm_up):
                 self._step()
         self._synchronise()
         self.description = (
-            f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} fused SGD "
+            f"{count} torch {torch.__version__} {options.variant} {options.dtype} batch {images} fused SGD "
             "fresh labels"
         )
 
@@ -113,8 +112,8 @@ class Trainer:
         self._forward_backward()
         self._update()
 
-    def _capture(self, whole: bool) -> str:
-        """Captures a step into one CUDA graph. Returns a note on the operations that stayed outside the graph."""
+    def _capture(self) -> None:
+        """Captures a step into one CUDA graph. The fused optimiser scales by itself, so that it can be in the graph."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -124,18 +123,14 @@ class Trainer:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._forward_backward()
-            if whole:
-                self._update()
+            self._update()
 
         def step() -> None:  # the replay writes into the tensors of the capture, including self._loss
             self._labels.draw()
             self._graph.replay()
-            if not whole:
-                self._update()
 
         self._step = step
         self._step()
-        return "" if whole else " (update outside)"
 
 
 def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
@@ -146,34 +141,16 @@ def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
         print(repr(trainer.loss()) if asked == "loss" else f"{trainer.steps(int(asked)):.6f}", file=out, flush=True)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
-    parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp16")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--variant", choices=["eager", "graph", *COMPILE_MODES], default="eager")
-    parser.add_argument("--channels-first", action="store_true", help="the plain layout instead of channels_last")
-    parser.add_argument("--threads", type=int, default=1, help="on processors")
-    parser.add_argument("--benchmark-limit", type=int, default=0, help="cuDNN algorithms per convolution; 0: all")
-    parser.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="steps before the first answer")
-    parser.add_argument("--memory-fraction", type=float, default=1.0, help="of the device's memory, at most")
-    parser.add_argument("--compile-cache", type=Path, help="where torch.compile keeps what it has compiled")
-    return parser.parse_args()
-
-
 def main() -> int:
     """Runs the program. Returns the exit code."""
-    options = parse_arguments()
+    options = SimpleNamespace(**json.loads(sys.argv[1]))
     # Libraries print to standard output, so the protocol uses a descriptor of its own.
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if options.compile_cache:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.compile_cache / "inductor")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{options.compile_cache}/inductor"
         os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
-        os.environ["TRITON_CACHE_DIR"] = str(options.compile_cache / "triton")
+        os.environ["TRITON_CACHE_DIR"] = f"{options.compile_cache}/triton"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.dtype == "tf32"
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.benchmark_limit = options.benchmark_limit

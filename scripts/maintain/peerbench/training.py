@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 from hvdb.base import whole_file
 from hvdb.base.errors import HvdbError
@@ -50,14 +50,15 @@ class Server:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], start_seconds: float, log: IO[bytes]
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], start_seconds: float, log: Path
     ) -> None:
         self.name = name
-        self._log, self._log_start = log, os.fstat(log.fileno()).st_size
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "bufsize": 0}
         variables = {**os.environ, **environment}
         try:
-            self._process = subprocess.Popen(command, env=variables, preexec_fn=end_with_parent, **pipes)
+            with log.open("ab") as errors:
+                self._log, self._log_start = log, errors.tell()
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors, "bufsize": 0}
+                self._process = subprocess.Popen(command, env=variables, preexec_fn=end_with_parent, **pipes)
         except OSError as error:
             raise PeerError(f"{name} cannot be started: {error}") from error
         self.description = self._line(start_seconds).removeprefix("ready ")
@@ -82,6 +83,11 @@ class Server:
         """Trains `count` steps. Returns the mean seconds per step."""
         return statistics.fmean(self._ask(count))
 
+    def run_alone(self, seconds: float) -> None:
+        """Trains for about `seconds`. Sets `first_loss` and `seconds_per_step`."""
+        self.first_loss = self.loss()
+        self.seconds_per_step = self.steps(steps_for(seconds, self.steps(2)))
+
     def loss(self) -> float | None:
         """Returns the loss of the last step; None if it is not finite."""
         loss = self._ask("loss")[0]
@@ -89,9 +95,8 @@ class Server:
 
     def _ended(self) -> PeerError:
         code = self._end(kill=False)
-        with open(self._log.name, "rb") as log:  # noqa: PTH123  (the name is what it was opened with)
-            log.seek(self._log_start)
-            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        text = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         return PeerError(f"{self.name} ended with exit code {code}{''.join(f': {s[:300]}' for s in lines[-1:])}")
 
     def _end(self, kill: bool) -> int:
@@ -112,17 +117,6 @@ class Server:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end(kill=kind is not None)  # after an error, the process may be busy for minutes
-
-
-def take_turns(servers: Sequence[Server], turns: int, steps: Sequence[int]) -> list[tuple[list[float], list[float]]]:
-    """Takes turns A B, B A, A B, ... Returns, for each server, the begins of its turns in Unix time, and the mean
-    seconds per step in each. steps: how many steps a server runs in a turn."""
-    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in servers]
-    for turn in range(turns):
-        for i in range(len(servers)) if turn % 2 == 0 else reversed(range(len(servers))):
-            taken[i][0].append(time.time())
-            taken[i][1].append(servers[i].steps(steps[i]))
-    return taken
 
 
 @dataclass
@@ -151,33 +145,59 @@ class Side:
         return ""
 
 
-@dataclass
-class Ratio:
-    """ratio: speed of ours / speed of the peer. low, high: its 95 % interval; None with too few turns."""
+def steps_for(seconds: float, per_step: float) -> int:
+    """Returns how many steps take about `seconds`."""
+    return max(1, min(1000, round(seconds / per_step)))
 
-    ratio: float
+
+def take_turns(servers: Sequence[Server], turns: int, seconds: float, batch: int) -> list[Side]:
+    """Takes turns A B, B A, A B, ... of about `seconds` each. Returns the servers' sides. Call after run_alone()."""
+    sides = [Side(server.name, server.description, batch, server.first_loss, None, []) for server in servers]
+    steps = [steps_for(seconds, server.seconds_per_step) for server in servers]
+    for turn in range(turns):
+        for i in range(len(servers)) if turn % 2 == 0 else reversed(range(len(servers))):
+            sides[i].begins.append(time.time())
+            sides[i].seconds_per_step.append(servers[i].steps(steps[i]))
+    for side, server in zip(sides, servers, strict=True):
+        side.last_loss = server.loss()
+    return sides
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval. low, high: None with too few values for an interval."""
+
+    value: float
     low: float | None = None
     high: float | None = None
 
+    def named(self, name: str) -> dict[str, float | None]:
+        """Returns the fields for JSON, the value as `name`."""
+        return {name: self.value, "low": self.low, "high": self.high}
+
     def text(self) -> str:
-        """Returns the ratio and its interval as text."""
+        """Returns the value and its interval as text."""
         interval = "(no interval)" if self.low is None else f"[{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.ratio:.2f} {interval}"
+        return f"{self.value:.2f} {interval}"
 
 
-def ratio_of(ours: Side, peer: Side) -> Ratio:
-    """Returns the ratio of two sides over turns: the Hodges-Lehmann estimate, with its interval (hvdb.judge.exact).
+def estimate(values: Sequence[float]) -> Estimate:
+    """Returns the Hodges-Lehmann estimate of values above 0, with its exact interval from six values on
+    (hvdb.judge.exact). Needs numpy."""
+    effect = exact.paired_effect(np.log(np.asarray(values)), 0.95)
+    ends = (math.exp(effect.low), math.exp(effect.high)) if math.isfinite(effect.low) else (None, None)
+    return Estimate(math.exp(effect.value), *ends)
 
-    The two sides' times of a turn form a pair, so that a disturbance of the machine hits both. Fewer than six turns
-    give no interval. Without numpy, returns the ratio of the medians, without an interval.
+
+def ratio_of(ours: Side, peer: Side) -> Estimate:
+    """Returns speed of ours / speed of the peer over turns.
+
+    The two sides' times of a turn form a pair, so that a disturbance of the machine hits both. Without numpy, returns
+    the ratio of the medians, without an interval.
     """
     if exact is None:
-        return Ratio(ours.images_per_second() / peer.images_per_second())
+        return Estimate(ours.images_per_second() / peer.images_per_second())
     pairs = zip(peer.seconds_per_step, ours.seconds_per_step, strict=True)
-    logs = [math.log(theirs / mine * ours.batch / peer.batch) for theirs, mine in pairs]
-    effect = exact.paired_effect(np.array(logs), 0.95)
-    ends = (math.exp(effect.low), math.exp(effect.high)) if math.isfinite(effect.low) else (None, None)
-    return Ratio(math.exp(effect.value), *ends)
+    return estimate([theirs / mine * ours.batch / peer.batch for theirs, mine in pairs])
 
 
 @dataclass
@@ -196,7 +216,7 @@ class Row:
     missing: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
-    def ratio(self, side: int = 0) -> Ratio:
+    def ratio(self, side: int = 0) -> Estimate:
         """Returns the ratio of a side to the peer."""
         return ratio_of(self.sides[side], self.sides[1])
 
@@ -207,7 +227,7 @@ class Row:
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
     """Replaces the file in one step. Errors: OSError."""
-    plain = [{**asdict(row), "ratio": asdict(row.ratio()) if row.sides else None} for row in rows]
+    plain = [{**asdict(row), "ratio": row.ratio().named("ratio") if row.sides else None} for row in rows]
     whole_file.write_text(file, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 

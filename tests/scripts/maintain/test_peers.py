@@ -13,17 +13,17 @@ import mmap
 import os
 import shutil
 import sys
-import tempfile
+import types
 import unittest
 from pathlib import Path
 from unittest import mock
 
 from harness import SCRIPTS, FolderTest, SharedFolderTest, executable, execute
-from synthetic_store import REPOSITORY, SessionSpec, make
+from synthetic_store import REPOSITORY
 
 from hvdb.base.errors import HvdbError
 from hvdb.read import coll_results
-from maintain.peerbench import collectives, libraries, torch_report, training
+from maintain.peerbench import collectives, libraries, torch_peers, training
 
 PEERS = SCRIPTS / "maintain" / "peers"
 BIN = Path(os.environ.get("HVD_BENCH", "hvd_bench")).parent
@@ -57,15 +57,13 @@ class CommandTest(FolderTest):
         for words, why in (
             (["collectives", "--rounds", "0"], "--rounds and --samples must be at least 1"),
             (["collectives", "--libraries", "x"], "argument --libraries: invalid choice: 'x'"),
-            (
-                ["collectives", "--cells", "all_to_all/fp32/4/in/0"],
-                "'all_to_all/fp32/4/in/0' is neither a set of cells",
-            ),
+            (["collectives", "--cells", "all_to_all/fp32/4/out/0"], "'all_to_all/fp32/4/out/0' is neither a set of"),
+            (["collectives", "--cells", "broadcast/fp32/4/out/1"], "'broadcast/fp32/4/out/1' is neither a set of"),
+            (["collectives", "--cells", "all_reduce/fp32/0/in/1"], "'all_reduce/fp32/0/in/1' is neither a set of"),
             (["collectives", "--report", self.folder / "bad.json"], "was not written by 'peers collectives'"),
             (["collectives", "--report", self.folder / "other.jsonl"], "its format is not 'hvd coll_peers 1'"),
             (["collectives", "--report", self.folder / "lacking.jsonl"], "was not written by 'peers collectives'"),
             (["torch-gpu", "--report", self.folder / "zero.json"], "was not written by 'peers torch-gpu'"),
-            (["torch-gpu", "--bench", "x", "--store", self.folder / "zero.json"], "not an SQLite file"),
             (["torch-gpu", "--report", self.folder / "bad.json"], "was not written by 'peers torch-gpu'"),
             (["torch-gpu", "--report", self.folder / "none.json"], "No such file"),
             (["torch-gpu", "--bench", "x", "--batches", "0"], "--batches and --turns must be at least 1"),
@@ -200,7 +198,7 @@ class LibraryTest(FolderTest):
         self.assertEqual(collectives.pool_bytes(cells), 2 * 409_600 * 10_000)
         self.assertGreater(collectives.available_bytes(), 1 << 20)
         options = collectives.parser().parse_args(["--cells", *cells, "--classes", "oversubscribed"])
-        need = 2 * len(libraries.cores()) * collectives.pool_bytes(cells)
+        need = 2 * libraries.cores() * collectives.pool_bytes(cells)
         with (
             mock.patch.object(collectives, "available_bytes", lambda: 2 * need - 1),
             self.assertRaisesRegex(HvdbError, f"the buffers need {need >> 20} of .* MiB, more than half"),
@@ -245,13 +243,7 @@ class ProgramTest(SharedFolderTest):
 
     def test_a_cell_that_makes_no_sense_is_refused(self) -> None:
         libraries.build(self.there["system"])
-        for cell in (
-            "all_reduce/fp32/3/in/1",
-            "broadcast/fp32/4/out/1",
-            "all_reduce/fp32/4/in/0",
-            "all_reduce/fp8/4",
-            "",
-        ):
+        for cell in ("all_reduce/fp32/3/in/1", "all_reduce/fp8/4", ""):
             results, failure = self.launch("system", "exact", cell)
             self.assertEqual(results, {}, cell)
             self.assertIn(f": {cell}: ", failure or "", cell)
@@ -289,7 +281,7 @@ class RulesTest(FolderTest):
             _fields_ += (("allocate", ctypes.c_void_p), ("perform", type(callback)))
 
         library = Library(0, 1, None, None, callback)
-        measure = ctypes.CDLL(str(rules.program)).hvd_measure_collectives
+        measure = ctypes.CDLL(str(rules.program)).measure_collectives
         self.assertEqual(measure(ctypes.byref(library), len(words), given), 2)
         self.assertEqual(shares, [1.0, 1.0])
 
@@ -309,14 +301,14 @@ class RatioTest(unittest.TestCase):
     def test_a_slow_turn_hits_both_and_cancels(self) -> None:
         ours = [1.0, 3.0, 1.0, 2.0, 5.0, 1.0, 2.0]
         ratio = training.ratio_of(side("ours", *ours, batch=2), side("x", *(0.75 * s for s in ours), batch=1))
-        for value in (ratio.ratio, ratio.low, ratio.high):
+        for value in ratio:
             self.assertAlmostEqual(value, 1.5)
 
     def test_without_six_turns_or_numpy_there_is_no_interval(self) -> None:
         ours, peer = side("ours", *[1.0] * 5), side("peer", *[2.0] * 5)
         self.assertEqual(training.ratio_of(ours, peer).text(), "2.00 (no interval)")
         with mock.patch.object(training, "exact", None):
-            self.assertEqual(training.ratio_of(ours, peer), training.Ratio(2.0))
+            self.assertEqual(training.ratio_of(ours, peer), training.Estimate(2.0))
 
     def test_a_loss_must_be_finite_and_not_collapse(self) -> None:
         for loss, why in (
@@ -336,59 +328,33 @@ class ReportTest(FolderTest):
             (1.15, 0.001, "not reached"),
             (1.03, 0.05, "undecided"),
         ):
-            self.assertEqual(torch_report.verdict(row(ours, 1.2, spread).ratio(), 1.15), expected)
+            self.assertEqual(torch_peers.verdict(row(ours, 1.2, spread).ratio(), 1.15), expected)
         rows = [row(1.0, 1.3), row(1.0, 1.1, name="compile"), row(1.0, 0.9, troubles=["ours: the loss is nan"])]
-        lines = torch_report.verdict_lines(rows, [("vgg16", "fp16"), ("vgg16", "bf16")], 1.15)
+        lines = torch_peers.verdict_lines([*rows, training.Row("vgg16", "bf16")], 1.15)
         self.assertRegex(
             lines[1], r"^vgg16      fp16  not reached  1\.10 x \[1\.10, 1\.10\] beside torch compile \(of gr"
         )
         self.assertEqual(lines[2], "vgg16      bf16  not measured")
-        self.assertIn("not measured ours: the loss is nan", torch_report.verdict_lines(rows[2:], [], 1.15)[1])
+        self.assertIn("not measured ours: the loss is nan", torch_peers.verdict_lines(rows[2:], 1.15)[1])
 
-    def test_only_what_the_options_name_is_required(self) -> None:
-        rows = [row(1.0, 1.3), training.Row("resnet101", "bf16")]
-        for models, dtypes, expected in (
-            (["vgg16"], [], []),
-            (["vgg16", "inception3"], [], [("inception3", "-")]),
-            (["vgg16"], ["bf16"], [("vgg16", "bf16")]),
-            ([], ["tf32"], [("vgg16", "tf32"), ("resnet101", "tf32")]),
-            ([], [], []),
-        ):
-            self.assertEqual(torch_report.required(models, dtypes, rows), expected)
-        file = self.folder / "synthetic.json"
-        training.write_rows([dataclasses.replace(row(1.0, 1.3), dtype="bf16")], file)
-        done = execute(PEERS, "torch-gpu", "--report", file, "--models", "vgg16", code=0)
-        self.assertNotIn("not measured", done.stdout)
-
-    def test_the_report_is_made_of_the_samples_with_the_bound_of_a_store(self) -> None:
-        """256 images in 1.28 s are 200 img/s: half of the roofline's 400 img/s, and 40 % of the peak's 500 img/s."""
-        bound = {"step_seconds": 256 * 0.0025, "flops_per_step": 256 * 2e9, "peak_flops": 1e12}
-        facts = {f"bound.{key}": (repr(value), 0) for key, value in bound.items()} | {"gpu.name": ("a GPU", 1)}
-        columns = {"device": "cuda", "compute_type": "fp16"}
-        make(self.db, SessionSpec(model="vgg16", batch_size=256, ranks=1, phases=("full",), columns=columns,
-                                  provenance=facts))  # fmt: skip
+    def test_the_report_is_made_of_the_samples(self) -> None:
+        """256 images in 1.28 s are 200 img/s."""
         file = self.folder / "synthetic.json"
         lost = row(1.0, 1.0)
         lost.sides[0].last_loss = None
         training.write_rows([row(1.28, 1.536), lost], file)
-        done = execute(PEERS, "torch-gpu", "--report", file, "--store", self.db, code=1)
+        done = execute(PEERS, "torch-gpu", "--report", file, code=1)
         self.assertRegex(
             done.stdout, r"vgg16 +fp16 +- +200\.00 +256 +166\.67 +256  1\.20 \[1\.20, 1\.20\] +torch graph"
         )
-        self.assertRegex(
-            done.stdout,
-            r"roofline 400\.0 img/s \(batch 256, data sheet of a GPU\): ours is 50\.0 % of it; model FLOP .* 40\.0 %",
-        )
         self.assertIn("ours: the last loss is not finite", done.stdout)
-        with self.assertRaises(HvdbError):
-            torch_report.read_bounds(file)
 
     def test_recorded_visits_are_read_and_judged(self) -> None:
         visit = RECORDED / "2026-11-22-h200-second"
         (collapsed,) = training.read_rows(visit / "quick-fp16-vgg16.json")
         self.assertIn("ours: the loss collapsed from 6.79 to 9.31e-10", collapsed.troubles[0])
         (good,) = training.read_rows(visit / "quick-fp16-resnet101.json")
-        self.assertEqual((good.troubles, f"{good.ratio().ratio:.2f}"), ([], "1.22"))
+        self.assertEqual((good.troubles, f"{good.ratio().value:.2f}"), ([], "1.22"))
 
 
 # Both sides of a comparison: `told` maps a variant of torch, or ours, to its seconds per step, or to why it ends.
@@ -396,10 +362,12 @@ FAKE = """#!{python} -B
 import json, pathlib, sys, time
 words, folder = sys.argv[1:], pathlib.Path(__file__).parent
 told = json.loads((folder / "told.json").read_text())
-variant = f"torch {words[words.index('--variant') + 1]}" if "--variant" in words else "ours"
+told_to_torch = {} if "--serve" in words else json.loads(words[-1])
+variant = f"torch {told_to_torch['variant']}" if told_to_torch else "ours"
 mine = told[variant]
 with (folder / "asked").open("a") as log:
-    print(variant, "start", *words[words.index("--batch"):][:2], file=log)
+    batch = told_to_torch["batches"] if told_to_torch else words[words.index("--batch") + 1]
+    print(variant, "start", batch, file=log)
 if mine == "late":
     time.sleep(600)
 if isinstance(mine, str):
@@ -441,7 +409,7 @@ class ComparisonTest(FolderTest):
         self.assertRegex(text, r"vgg16      fp16  reached      1\.2\d x \[.*\] beside torch graph \(of eager, graph\)")
         order = [line.split()[0] for line in asked if line.endswith(" 1")]
         self.assertEqual(order[-12:], ["ours", "torch", "torch", "ours"] * 3)
-        self.assertIn("ours start --batch 64", asked)
+        self.assertTrue({"ours start 64", "torch graph start 64"} <= set(asked), asked)
         executable(self.folder / "nvidia-smi", "#!/bin/sh\necho 1755 MHz\nexec sleep 60\n")
         clocks = self.folder / "clocks"
         slow = {**told, "torch graph": 3.0, "clocks": str(clocks)}
@@ -473,7 +441,7 @@ class ComparisonTest(FolderTest):
     @unittest.skipUnless(STEP.exists(), f"needs {STEP}")
     def test_our_program_understands_the_protocol(self) -> None:
         words = [STEP, "--model", "resnet50", "--image", "32", "--batch", "2", "--serve"]
-        with tempfile.NamedTemporaryFile() as log, training.Server("ours", words, {}, 600.0, log) as server:
+        with training.Server("ours", words, {}, 600.0, self.folder / "log") as server:
             self.assertTrue(math.isfinite(server.loss()))
             self.assertGreater(server.steps(2), 0)
         done = execute(*words, input="two\n", code=2)
@@ -490,12 +458,10 @@ class TrainerTest(unittest.TestCase):
         from maintain.peerbench import torch_trainer
 
         small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
-        words = ["x", "--model", "resnet50", "--image", "8", "--batch", "16", "--dtype", "fp32", "--device", "cpu"]
-        with (
-            mock.patch.object(sys, "argv", [*words, "--warm-up", "1"]),
-            mock.patch.object(torch_trainer, "checked_network", lambda *_: small),
-        ):
-            return torch_trainer.Trainer(torch_trainer.parse_arguments())
+        options = {"model": "resnet50", "image": 8, "batches": 16, "dtype": "fp32", "device": "cpu", "warm_up": 1}
+        options |= {"variant": "eager", "channels_first": False}
+        with mock.patch.object(torch_trainer, "checked_network", lambda *_: small):
+            return torch_trainer.Trainer(types.SimpleNamespace(**options))
 
     def seen(self, trainer: object) -> list[tuple[int, ...]]:
         """Trains four steps. Returns the labels with which each step computed its loss."""
@@ -530,7 +496,7 @@ class TrainerTest(unittest.TestCase):
 
         fakes = {"Stream": mock.Mock(), "current_stream": mock.Mock(), "CUDAGraph": Graph, "graph": capture}
         with mock.patch.multiple(torch.cuda, stream=lambda _: contextlib.nullcontext(), **fakes):
-            trainer._capture(whole=True)
+            trainer._capture()
             trainer.steps(3)
         self.assertEqual((len(replays), len(set(replays)), len({place for place, *_ in replays})), (4, 4, 1))
 
