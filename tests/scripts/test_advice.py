@@ -46,7 +46,9 @@ def part(fraction: float, half: float = 0.01, seconds: float = 0.3) -> Component
 def evidence(
     run: Run, *peers: Run, efficiency: Estimate | None = None, examined: rank_work.Examined | None = None
 ) -> Evidence:
-    cell = Cell({"model": run.model}, "full", run.world_size, 8, 1, 1, Estimate(1.0), efficiency, None, None, ())
+    cell = Cell(
+        {"model": run.model}, "full", run.world_size, 8, 1, 1, Estimate(1.0), "images", efficiency, None, None, ()
+    )
     return Evidence(run, cell, [run, *peers], examined)
 
 

@@ -19,7 +19,9 @@ from synthetic_store import SessionSpec, make, operation
 
 from hvdb.base.errors import HvdbError
 from hvdb.commands.table import module
-from hvdb.show import document, figure, html_page, inline_svg, markdown_page, report
+from hvdb.judge import efficiency
+from hvdb.read import runs
+from hvdb.show import document, figure, html_page, inline_svg, markdown_page, report, tables
 from hvdb.show.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 
 SVG = """<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">
@@ -146,6 +148,13 @@ class AnswerTest(StoreTest):
         self.assertIn("of 32.0 that perfect scaling would give. Bound: 100.0 %, if reductions hid", said.text)
         largest = r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]"
         self.assertRegex(said.text, largest)
+
+    def test_a_rate_that_counts_no_images_names_its_unit(self) -> None:
+        make(self.db, SessionSpec(noise=0.0, provenance={"work.unit": ("sequences", 0)}))
+        (part,) = self.section("Question and answer").parts
+        self.assertIn(": 12.8 [12.7, 12.9] sequences/s of 16.0 that perfect scaling", part.blocks[0].text)
+        rows = tables.efficiency_rows(efficiency.cells(runs.load([self.db])))
+        self.assertEqual([row[6] for row in rows], ["8.00 [7.92, 8.08] sequences/s", "12.8 [12.7, 12.9] sequences/s"])
 
     def test_a_wide_efficiency_is_first_of_all_not_resolved(self) -> None:
         make(self.db, SessionSpec(noise=0.0), SessionSpec(model="vgg16", noise=0.0))

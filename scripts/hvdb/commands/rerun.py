@@ -85,7 +85,7 @@ def _show_command(command: rerun.Command) -> None:
 
 def _print_comparison(first: runs.Run, second: runs.Run, result: rerun.Comparison) -> None:
     rates = [tables.number(efficiency.images_per_second(run)) for run in (first, second)]
-    print(f"images/s: {rates[0]} then, {rates[1]} now")
+    print(f"{first.unit}/s: {rates[0]} then, {rates[1]} now")
     print(
         f"ratio now / then: {tables.estimate(result.ratio, 1.0, lambda v: f'{v:.3f}')} "
         "(95 % interval over the steps of one run each; it holds no run-to-run variation)"

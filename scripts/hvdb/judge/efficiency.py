@@ -59,7 +59,8 @@ class Cell:
     """One row of the efficiency table.
 
     kind: 'solo' (the one-rank baseline, whose efficiency is 1 by definition) or 'full' (all ranks, with reductions).
-    images_per_second: of the whole world. efficiency: relative to the solo run of the same session; None without solo.
+    images_per_second: of the whole world, in `unit`. efficiency: relative to the solo run of the same session; None
+    without solo.
     no_reduction: efficiency of phase none, in which nothing is reduced. It shows only the effect of interference.
     ring_bound: efficiency if the backward pass hid as much of the reductions as possible, see ring_bound().
     """
@@ -71,6 +72,7 @@ class Cell:
     nodes: int
     sessions: int
     images_per_second: Estimate
+    unit: str
     efficiency: Estimate | None
     no_reduction: Estimate | None
     ring_bound: float | None
@@ -150,7 +152,7 @@ def samples(run: Run) -> int:
 
 
 def images_per_second(run: Run) -> float:
-    """Returns images per second of the whole world: world_size x batch_size / median step time."""
+    """Returns images (or the run's unit) per second of the whole world: world_size x batch_size / median step time."""
     return run.world_size * run.batch_size / step_time(run).value
 
 
@@ -326,6 +328,7 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
         nodes=max(run.nodes for run in members) if kind == "full" else 1,
         sessions=len(groups),
         images_per_second=pool([step_time(run).rate(ranks * configuration["batch_size"]) for run in members]),
+        unit=members[0].unit,
         efficiency=efficiency,
         no_reduction=no_reduction,
         ring_bound=bound,

@@ -15,6 +15,7 @@ from hvdb.base import progress
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.read import store, values
 
+IMAGES = "images"
 Item, Key = TypeVar("Item"), TypeVar("Key")
 
 
@@ -107,6 +108,11 @@ class Run:
     def short_id(self) -> str:
         """The first eight characters of the UUID, which the footers of plots show."""
         return self.columns["uuid"][:8]
+
+    @property
+    def unit(self) -> str:
+        """What `batch_size` and `images_per_second` count: images, or the unit of a replayed profile."""
+        return self.fact("work.unit") or IMAGES
 
     def fact(self, key: str) -> str:
         """Returns the value of the fact `key` in provenance, or "" if the run has no such fact."""

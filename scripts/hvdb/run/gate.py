@@ -163,7 +163,7 @@ def measure(bench: Bench) -> list[Outcome]:
             rates = [tables.number(efficiency.images_per_second(run)) for run in (a, b)]
             edge.tell(
                 "gate",
-                f"pair {counts[name]} of at most {plan.looks[-1]}, cell {name}: A {rates[0]}, B {rates[1]} images/s, "
+                f"pair {counts[name]} of at most {plan.looks[-1]}, cell {name}: A {rates[0]}, B {rates[1]} {a.unit}/s, "
                 f"B slower by {100 * slower:+.1f} %; at most {progress.duration(left)} left",
                 sys.stderr,
             )

@@ -104,16 +104,21 @@ def number(value: float) -> str:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     series, judged, known = outcome.series, outcome.judged, outcome.judgement
     begin = (series.name, when(series.runs[0]))
+
+    def figure(cost: float) -> str:
+        text = number(series.figure(cost))
+        return tables.with_unit(text, series.runs[0].unit) if series.metric == COST else text
+
     if judged is None or known is None:
         count = len(series.runs)
-        last = number(series.figure(series.costs[-1]))
+        last = figure(series.costs[-1])
         return *begin, str(count), "-", last, "-", "-", "-", "closed" if series.closed else NOT_JUDGED
     low, high = (number(series.figure(end)) if math.isfinite(end) else "?" for end in (known.high, known.low))
     return (
         *begin,
         str(known.earlier),
-        "-" if known.median is None else number(series.figure(known.median)),
-        number(series.figure(series.costs[judged])),
+        "-" if known.median is None else figure(known.median),
+        figure(series.costs[judged]),
         f"{low} .. {high}",
         f"{percent(known.slowdown)} [{percent(known.slowdown_low)}, {percent(known.slowdown_high)}]",
         f"{100 * known.threshold:g}",

@@ -46,7 +46,7 @@ class _Panel:
         self._dates(runs)
         axes.set_title(printable.label(outcomes[0].series.name))
         metric = outcomes[0].series.metric
-        axes.set_ylabel("images/s" if metric == COST else "efficiency, %")
+        axes.set_ylabel(printable.label(f"{runs[0].unit}/s") if metric == COST else "efficiency, %")
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), handletextpad=0.4)
 
     def _series(self, outcome: Outcome, number: int) -> None:

@@ -223,7 +223,8 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
             figure.log2_ranks_axis(axes[row][column], highest)
     axes[0][0].set_ylim(bottom=0.5 * min(cell.images_per_second.low or cell.images_per_second.value for cell in cells))
     axes[1][0].set_ylim(bottom, top)
-    axes[0][0].set_ylabel("images / s, whole world")
+    units = " or ".join(dict.fromkeys(cell.unit for cell in cells))
+    axes[0][0].set_ylabel(printable.label(f"{units} / s, whole world"))
     axes[1][0].set_ylabel("scaling efficiency, %")
     handles = {
         name: Line2D([], [], color=colour, marker=marker, linewidth=1.8) for name, (colour, marker) in style.items()

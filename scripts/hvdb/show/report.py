@@ -102,7 +102,7 @@ def _bound(cell: Cell, run: Run) -> str:
     roofline = run.number("bound.step_seconds")
     if roofline and cell.ranks == 1:
         rate = tables.number(run.batch_size / roofline)
-        return f"Bound: {rate} images/s, the roofline of the device's data sheet with no operations fused."
+        return f"Bound: {rate} {run.unit}/s, the roofline of the device's data sheet with no operations fused."
     return "No bound is known: the store lacks the times or the data sheet that one is made of."
 
 
@@ -110,7 +110,7 @@ def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
     c = cell.configuration
     what = tables.title(cell.model)
     how = ", ".join([*tables.marks(c), c["compute_type"], f"batch {c['batch_size']} per rank", c["device"]])
-    rate = f"{tables.estimate(cell.images_per_second)} images/s"
+    rate = f"{tables.estimate(cell.images_per_second)} {cell.unit}/s"
     bound = _bound(cell, run)
     if cell.ranks == 1:
         return Section(f"How fast does {what} train on one rank ({how})?", [Paragraph(f"{rate}. {bound}")])

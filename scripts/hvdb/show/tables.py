@@ -12,6 +12,7 @@ from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell
 from hvdb.read import names
 from hvdb.read.published import PublishedPoint, headline
+from hvdb.read.runs import IMAGES
 
 Item = TypeVar("Item")
 MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
@@ -69,6 +70,11 @@ def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) ->
     return f"{form(figure.value)} [{form(figure.low)}, {form(figure.high)}]"
 
 
+def with_unit(rate: str, unit: str) -> str:
+    """Returns a rate, with its unit if that is not images, which the titles of columns say."""
+    return rate if unit == IMAGES else f"{rate} {unit}/s"
+
+
 def percent(value: float | None) -> str:
     """Returns a fraction (0..1) as a percentage with one decimal. Returns '-' for None."""
     return "-" if value is None else f"{100.0 * value:.1f}"
@@ -89,11 +95,11 @@ def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) ->
 _EFFICIENCY: dict[str, Callable[[Cell], str]] = {
     "model": lambda cell: ", ".join([title(cell.model), *marks(cell.configuration)]),
     "batch/rank": lambda cell: str(cell.configuration["batch_size"]),
-    "image": lambda cell: str(cell.configuration["image_size"]),
+    "image": lambda cell: str(cell.configuration["image_size"] or "-"),
     "type": lambda cell: cell.configuration["compute_type"],
     "schedule": lambda cell: "alone" if cell.kind == "solo" else cell.configuration["schedule"],
     "ranks": lambda c: str(c.ranks) if c.allocation == c.ranks else f"{c.ranks} of {c.allocation}",
-    "images/s [95 %]": lambda cell: estimate(cell.images_per_second),
+    "images/s [95 %]": lambda cell: with_unit(estimate(cell.images_per_second), cell.unit),
     "efficiency % [95 %]": lambda c: "100 (baseline)" if c.kind == "solo" else efficiency_text(c.efficiency),
     "no reduction %": lambda cell: efficiency_text(cell.no_reduction),
     "ring bound %": lambda cell: percent(cell.ring_bound),

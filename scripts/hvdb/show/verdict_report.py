@@ -89,6 +89,10 @@ def _rate(runs: Sequence[Run]) -> float:
     return float(np.median([efficiency.images_per_second(run) for run in runs]))
 
 
+def _rate_text(runs: Sequence[Run]) -> str:
+    return tables.with_unit(tables.number(_rate(runs)), runs[0].unit)
+
+
 def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{100 * ratio:+.2f}"
 
@@ -105,8 +109,8 @@ def _runs(outcome: Outcome) -> str:
 
 _COLUMNS: dict[str, Callable[[Outcome], str]] = {
     "cell": lambda outcome: outcome.cell.name,
-    "A images/s": lambda outcome: tables.number(_rate(outcome.cell.a)),
-    "B images/s": lambda outcome: tables.number(_rate(outcome.cell.b)),
+    "A images/s": lambda outcome: _rate_text(outcome.cell.a),
+    "B images/s": lambda outcome: _rate_text(outcome.cell.b),
     "slowdown of B % [95 %]": lambda outcome: _interval(outcome.judgement, outcome.judgement.slowdown),
     "threshold %": lambda outcome: f"{100 * outcome.judgement.threshold:g}",
     "detectable %": lambda outcome: _percent(outcome.judgement.detectable).lstrip("+"),
