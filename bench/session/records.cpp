@@ -118,8 +118,8 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
       number(scaled_learning_rate(setup.sgd.learning_rate, trainer.engine().size(), setup.rate_scaling)), false);
   add("sgd.learning_rate_bound", number(setup.rate_scaling.bound), false);
   add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
-  add("sgd.momentum", number(options.momentum), false);
-  add("sgd.weight_decay", number(options.weight_decay), false);
+  add("sgd.momentum", number(setup.sgd.momentum), false);
+  add("sgd.weight_decay", number(setup.sgd.weight_decay), false);
 }
 
 }  // namespace

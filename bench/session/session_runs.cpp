@@ -14,7 +14,7 @@ namespace {
 constexpr auto kSaveEvery = std::chrono::seconds(5);
 
 std::vector<Phase> phases_of(const Setup& setup) {
-  if (setup.interleaved) return {Phase::kSolo, Phase::kNone, Phase::kFull};
+  if (setup.efficiency) return {Phase::kSolo, Phase::kNone, Phase::kFull};
   return {setup.main_phase()};
 }
 
