@@ -54,7 +54,6 @@ MAX_FILES_OF_FOLDER = 40
 VENDOR_OWNERS = {
     r"mpi\.h": (
         "engine/comm/mpi/",
-        "bench/micro/allreduce_bench",
         "bench/micro/engine_bench",
         "bench/peers/mpi_collectives",
         "bench/peers/ccl_collectives",
