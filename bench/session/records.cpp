@@ -99,6 +99,7 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
   }
   run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
   add("engine.first_bucket_bytes", std::to_string(options.engine.buckets.first_bucket_bytes), true);
+  for (const auto& [key, value] : options.labels) run.provenance.insert({"label." + key, {value, false}});
   Options rows = options;
   training_table(rows).record(run.provenance, session.gpu != nullptr);
   if (run.device == "cpu") {
