@@ -108,12 +108,11 @@ ALGORITHM = re.compile(
 # The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. mpi/environment.cpp
 # records which transport MPI was forced to use. vector_level.cpp reads HVD_MAX_CPU_ISA.
 GETENV_OWNERS = (
-    "bench/cli/environment.cpp",
+    "bench/cli/main.cpp",
     "bench/cli/nccl_log.cpp",
     "engine/base/vector_level.cpp",
     "engine/comm/mpi/environment.cpp",
 )
-READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
 # doctor/mpi_probe.cpp ends a child process, which must not return into its caller.
 EXIT_OWNERS = ("bench/cli/doctor/mpi_probe.cpp", "bench/cli/main.cpp", "bench/cli/process_end.cpp")
 MAX_LINES_CPP = 450
@@ -126,7 +125,6 @@ STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 # (x.abort(), x->abort(), T::abort()).
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
-READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
 
 
 @dataclass(frozen=True)
@@ -272,13 +270,8 @@ def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[s
 
 
 def check_environment(path: str, text: str) -> list[Violation]:
-    """Checks that only one file reads environment variables, and that only main() calls that file."""
-    violations = _check_calls(
-        path, text, GETENV, GETENV_OWNERS, "bench/cli/environment.cpp reads environment variables"
-    )
-    return violations + _check_calls(
-        path, text, READ_ENVIRONMENT, READ_ENVIRONMENT_OWNERS, "main() reads the environment and hands it down"
-    )
+    """Checks that only main() reads environment variables."""
+    return _check_calls(path, text, GETENV, GETENV_OWNERS, "main() reads the environment and hands it down")
 
 
 def check_no_exit(path: str, text: str) -> list[Violation]:
