@@ -11,7 +11,6 @@
 #include "bench/cli/json_report.h"
 #include "bench/cli/preflight.h"
 #include "bench/cli/report.h"
-#include "bench/cli/stored_output.h"
 #include "bench/store/provenance.h"
 #include "bench/store/result_store.h"
 #include "bench/world/ranks.h"

@@ -14,7 +14,6 @@
 #include "bench/coll/schedule.h"
 #include "bench/store/result_store.h"
 #include "bench/tune/crossovers.h"
-#include "bench/world/agreed_error.h"
 #include "bench/world/cores.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"

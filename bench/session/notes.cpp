@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "bench/measure/efficiency_text.h"
+#include "bench/measure/decomposition.h"
 #include "bench/measure/median.h"
 #include "bench/measure/overlap_model.h"
 

@@ -24,7 +24,6 @@
 #include "bench/session/worker.h"
 #include "bench/store/provenance.h"
 #include "bench/tune/crossovers.h"
-#include "bench/world/agreed_error.h"
 #include "bench/world/cores.h"
 #include "bench/world/memory.h"
 #include "bench/world/numa_facts.h"

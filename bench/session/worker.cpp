@@ -8,7 +8,7 @@
 #include "bench/session/rank_group.h"
 #include "bench/store/provenance.h"
 #include "bench/train/checksum.h"
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 #include "bench/world/memory.h"
 
 namespace hvd::bench {

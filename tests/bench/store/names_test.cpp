@@ -11,7 +11,6 @@
 
 #include "bench/coll/problem.h"
 #include "bench/measure/decomposition.h"
-#include "bench/measure/efficiency_text.h"
 #include "bench/measure/resample.h"
 
 namespace hvd::bench::names_test {

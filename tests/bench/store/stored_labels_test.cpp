@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bench/cli/command_line.h"
-#include "bench/cli/stored_output.h"
+#include "bench/cli/report.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
 #include "tests/bench/scratch.h"
