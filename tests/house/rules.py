@@ -33,7 +33,7 @@ ARROWS = {
     "bench/cli": ("bench/session", "bench/coll"),
     "bench/micro": ("engine/runtime", "models/cudnn/run"),
     "bench/net": (),
-    "bench/peers": ("engine/comm",),
+    "bench/peers": ("engine/comm", "bench/measure"),
 }
 # Headers that no file of a folder may include, not even through other headers. `coll` has options of its own.
 UNREACHABLE = {"bench/coll": ("bench/world/options.h", "bench/world/setup.h")}
