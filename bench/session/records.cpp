@@ -103,13 +103,9 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
   Options rows = options;
   training_table(rows).record(run.provenance, session.gpu != nullptr);
   if (run.device == "cpu") {
-    if (std::string slow = models::onednn_slow_reason(setup.compute); !slow.empty()) {
-      add_caution(run.provenance, "bf16_without_amx", std::move(slow));
-    }
+    add_caution(run.provenance, "bf16_without_amx", models::onednn_slow_reason(setup.compute));
   }
-  if (std::string slow = trainer.train_step().slow_reason(); !slow.empty()) {
-    add_caution(run.provenance, "reference_code", std::move(slow));
-  }
+  add_caution(run.provenance, "reference_code", trainer.train_step().slow_reason());
   // Records without this fact have labels that cycle, and are comparable with runs of --labels cycled.
   if (run.device != "replay") {
     add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);

@@ -145,8 +145,8 @@ void SessionLeader::judge_bandwidth(RunRecord& run) const {
   const int ranks = session_.trainer.engine().size();
   const double bus = bus_gigabytes_per_second(ranks, bytes, findings_.bucket_seconds);
   if (bus > 0) run.provenance["comm.bus_gigabytes_per_second"] = {json_number(bus), false};
-  std::string caution = bandwidth_caution(session_.facts.gpus.link, ranks, bytes, findings_.bucket_seconds);
-  if (!caution.empty()) add_caution(run.provenance, "slow_reductions", std::move(caution));
+  add_caution(run.provenance, "slow_reductions",
+              bandwidth_caution(session_.facts.gpus.link, ranks, bytes, findings_.bucket_seconds));
 }
 
 void SessionLeader::start_runs() {

@@ -98,9 +98,7 @@ void SessionRuns::fill(PhaseRun& phase_run) {
 
 void SessionRuns::save(PhaseRun& phase_run) {
   // All phases use the weights of the phase that trains, so a collapsed loss affects each of them.
-  if (std::string caution = loss_.caution(); !caution.empty()) {
-    add_caution(phase_run.record.provenance, "collapsed_loss", std::move(caution));
-  }
+  add_caution(phase_run.record.provenance, "collapsed_loss", loss_.caution());
   if (session_.observer.save) session_.observer.save(phase_run.record);
 }
 
