@@ -83,7 +83,6 @@ class Rank {
   /// Returns true if the stream of a GPU can be held while the host enqueues this sample: the host takes no part in the
   /// operations, and few enough launches will be pending.
   [[nodiscard]] bool may_hold(const Visit& visit) const;
-  /// Enqueues the operations of a sample.
   void enqueue_sample(const Visit& visit, Deadline deadline);
   std::uint64_t check_cell(std::uint32_t index);
 

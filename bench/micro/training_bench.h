@@ -33,7 +33,6 @@ class TrainingBench {
   /// Runs `count` steps of forward, backward and update. Returns the seconds of each step; a GPU bench returns only
   /// their mean, timed from an idle GPU to an idle GPU.
   virtual std::vector<double> steps(int count) = 0;
-  /// Loss of the last step.
   [[nodiscard]] virtual double loss() const = 0;
   [[nodiscard]] virtual const models::TrainStep& train_step() const = 0;
   [[nodiscard]] virtual double flops_per_image() const = 0;

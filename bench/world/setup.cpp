@@ -188,7 +188,6 @@ void refuse_search(const Setup& setup) {
   }
 }
 
-/// Refuses options that contradict --fit.
 void refuse_fit(const Options& options) {
   if (!options.fit) return;
   if (!options.efficiency) {
