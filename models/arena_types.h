@@ -15,7 +15,6 @@ void require_floating(DataType type);
 /// values.size() * size_of(type) bytes.
 void store(DataType type, std::span<const double> values, std::span<std::byte> out);
 
-/// Returns element `index` of an array of `type`.
 [[nodiscard]] double load(DataType type, std::span<const std::byte> array, std::size_t index);
 
 }  // namespace hvd::models

@@ -97,7 +97,6 @@ struct OperationProfile {
   double flops = 0, bytes = 0;
 };
 
-/// A range of elements of the arenas.
 struct ArenaRange {
   std::size_t begin = 0, count = 0;
   bool operator==(const ArenaRange&) const = default;

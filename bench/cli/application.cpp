@@ -11,8 +11,6 @@
 #include "bench/cli/json_report.h"
 #include "bench/cli/preflight.h"
 #include "bench/cli/report.h"
-#include "bench/cli/run_facts.h"
-#include "bench/cli/stored_output.h"
 #include "bench/store/provenance.h"
 #include "bench/store/result_store.h"
 #include "bench/world/ranks.h"
@@ -172,7 +170,7 @@ void Application::prepare(const Options& options, RunRecord& run) {
   check_world(launch_, run.allocation_size, options);
   run.uuid = new_uuid();
   run.session_uuid = session_uuid_;
-  add_run_facts(options, provenance_, run);
+  run.provenance.insert(provenance_.begin(), provenance_.end());
 }
 
 int Application::close(const Options& options, const SessionResult& result) {

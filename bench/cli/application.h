@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/cli/coll/keeper.h"
+#include "bench/cli/coll/output.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/console.h"
 #include "bench/cli/nccl_log.h"

@@ -13,7 +13,6 @@
 #include "bench/cli/registrar.h"
 #include "bench/store/build_info.h"
 #include "bench/world/training_options.h"
-#include "bench/world/unused_settings.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 
@@ -55,20 +54,27 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-void read_environment(const Environment& environment, Options& options) {
-  if (const auto text = value_of(environment, "HOROVOD_FUSION_THRESHOLD"); !text.empty()) {
-    options.engine.negotiation.fusion.threshold_bytes =
-        static_cast<std::size_t>(parse_integer("HOROVOD_FUSION_THRESHOLD (bytes)", text, 0, std::int64_t{1} << 40));
+void read_environment(const Environment& environment, OptionTable& table) {
+  for (const OptionRow& row : table.rows()) {
+    const std::string text(value_of(environment, row.variable()));
+    if (!text.empty()) row.set_by_variable(text);
   }
-  if (const auto text = value_of(environment, "HOROVOD_CYCLE_TIME"); !text.empty()) {
-    options.engine.cycle_time = std::chrono::microseconds(
-        static_cast<std::int64_t>(1000 * parse_number("HOROVOD_CYCLE_TIME (milliseconds)", text, 0, 60000)));
+}
+
+/// Returns the options and variables that were given and that `schedule` does not use.
+std::vector<std::string> unused_settings(OptionTable& table, const Environment& environment, Schedule schedule) {
+  const bool negotiates = schedule == Schedule::kNegotiated;
+  const bool has_buckets = schedule == Schedule::kStatic || schedule == Schedule::kSharded;
+  std::vector<std::string> unused;
+  for (const OptionRow& row : table.rows()) {
+    if ((!row.is(kOfBuckets) || has_buckets) && (!row.is(kOfNegotiation) || negotiates)) continue;
+    if (row.given) {
+      unused.push_back(row.name());
+    } else if (!value_of(environment, row.variable()).empty()) {
+      unused.push_back(row.variable());
+    }
   }
-  if (const auto text = value_of(environment, "HOROVOD_CACHE_CAPACITY"); !text.empty()) {
-    options.engine.negotiation.cache_capacity =
-        static_cast<std::size_t>(parse_integer("HOROVOD_CACHE_CAPACITY (entries)", text, 0, std::int64_t{1} << 30));
-  }
-  options.engine.timeline_filename = std::string(value_of(environment, "HOROVOD_TIMELINE"));
+  return unused;
 }
 
 /// One line of JSON. "rerun": what `hvdb rerun` does with the option of a stored command.
@@ -261,7 +267,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   // environment holds bad values, so an error of read_environment() is thrown later.
   std::exception_ptr environment_problem;
   try {
-    read_environment(environment, options);
+    read_environment(environment, table);
   } catch (const Error&) {
     environment_problem = std::current_exception();
   }
@@ -301,8 +307,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
     options.validate = validation;
   }
   reconcile(options, table);
-  const auto on_the_line = [&table](const char* option) { return table.given(option); };
-  if (!options.validate) options.unused = unused_settings(on_the_line, environment, options.engine.schedule);
+  if (!options.validate) options.unused = unused_settings(table, environment, options.engine.schedule);
   return result;
 }
 

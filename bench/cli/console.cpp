@@ -10,6 +10,7 @@
 
 #include "bench/cli/report.h"
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {
@@ -18,16 +19,6 @@ namespace {
 using Steady = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTerminalInterval(200);
 constexpr std::chrono::seconds kLogInterval(30);
-
-/// Returns 0, or the error's number (errno) if the text cannot be written.
-int put(int descriptor, std::string_view text) noexcept {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return errno;
-    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
 
 void require_written(int error) {
   if (error != 0) throw Error(Errc::kIo, fmt::format("standard output cannot be written ({})", std::strerror(error)));
@@ -55,9 +46,9 @@ bool is_hidden(char32_t code) {
 
 void say_as(std::string_view what, std::string_view text) noexcept {
   try {
-    put(STDERR_FILENO, fmt::format("{}{}\n", what, printable(text)));
+    write_all(STDERR_FILENO, fmt::format("{}{}\n", what, printable(text)));
   } catch (...) {
-    put(STDERR_FILENO, "hvd_bench: error: out of memory, also for saying what went wrong\n");
+    write_all(STDERR_FILENO, "hvd_bench: error: out of memory, also for saying what went wrong\n");
   }
 }
 
@@ -106,14 +97,14 @@ Console::~Console() {
 }
 
 void Console::clear_line() {
-  if (line_open_) put(STDERR_FILENO, "\r\x1b[K");
+  if (line_open_) write_all(STDERR_FILENO, "\r\x1b[K");
   line_open_ = false;
 }
 
 void Console::narrate(std::string_view text) {
   if (settings_.quiet) return;
   clear_line();
-  put(STDERR_FILENO, layout(text));
+  write_all(STDERR_FILENO, layout(text));
 }
 
 void Console::show(const Progress& progress) {
@@ -125,20 +116,20 @@ void Console::show(const Progress& progress) {
   stage_ = progress.stage;
   last_ = now;
   if (settings_.terminal) {
-    put(STDERR_FILENO, "\r\x1b[K" + printable(progress_text(progress)));
+    write_all(STDERR_FILENO, "\r\x1b[K" + printable(progress_text(progress)));
     line_open_ = true;
   } else {
-    put(STDERR_FILENO, fmt::format("  {}\n", printable(progress_text(progress))));
+    write_all(STDERR_FILENO, fmt::format("  {}\n", printable(progress_text(progress))));
   }
 }
 
 void Console::print(std::string_view text) {
   clear_line();
-  require_written(put(results_, layout(text)));
+  require_written(write_all(results_, layout(text)));
 }
 
 void Console::answer(std::string_view text) {
-  const int error = put(results_, layout(text));
+  const int error = write_all(results_, layout(text));
   require_written(error == EPIPE ? 0 : error);
 }
 

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "bench/cli/json_writer.h"
-#include "bench/measure/efficiency_text.h"
+#include "bench/measure/decomposition.h"
 #include "bench/store/build_info.h"
 #include "bench/store/provenance.h"
 #include "engine/base/json.h"

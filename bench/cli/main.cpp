@@ -1,18 +1,20 @@
 // hvd_bench: reads the environment, runs the application, and turns an exception into an exit code.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "bench/cli/application.h"
 #include "bench/cli/console.h"
-#include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
+#include "bench/store/process_start.h"
 #include "bench/world/ranks.h"
 #include "engine/base/error.h"
 #include "engine/comm/device_communicator.h"
@@ -21,6 +23,19 @@ namespace hvd::bench {
 namespace {
 
 constexpr int kDefect = 9;  // exit code for an exception that is not an hvd::Error
+
+/// Reads the environment of this process. main() calls it once; all other code gets the copy as an argument.
+Environment process_environment() {
+  Environment environment;
+  if (environ == nullptr) return environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
 
 /// Ends main(). If NCCL has not returned from an abort, its thread still uses NCCL, so no destructors may run.
 int leave(int code) {

@@ -20,7 +20,6 @@ Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 /// such a file (then it stays untouched); invalid_argument as for require_files_of_their_own().
 void check_outputs(const Options& options, int ranks);
 
-/// A file that an option names.
 struct OutputFile {
   const char* option;
   std::string path;

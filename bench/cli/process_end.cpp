@@ -8,7 +8,7 @@
 
 #include "bench/measure/units.h"
 #include "bench/store/host_facts.h"
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/process.h"
 

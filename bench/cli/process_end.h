@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/cli/coll/keeper.h"
+#include "bench/cli/coll/output.h"
 #include "bench/cli/console.h"
 #include "bench/cli/launch.h"
 #include "bench/cli/mpi_deadline.h"
@@ -34,7 +34,6 @@ class ProcessEnd {
 
   /// Ends the process after a signal. Call before any thread starts.
   void watch_signals();
-  /// Returns SignalWatch::requested().
   [[nodiscard]] std::string signal() const { return watch_->requested(); }
   /// Ends the process if the ranks do not join MPI's world before the deadline of start-up, or do not leave it in time
   /// (patience_to_leave()). Does nothing if there is one process.

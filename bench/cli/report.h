@@ -2,10 +2,13 @@
 // Pure functions from records to text; console.h prints them.
 #pragma once
 
+#include <iosfwd>
 #include <string>
 
 #include "bench/session/session.h"
+#include "bench/session/validation.h"
 #include "bench/store/run_record.h"
+#include "bench/store/stored_labels.h"
 #include "bench/world/options.h"
 #include "bench/world/setup.h"
 
@@ -37,4 +40,13 @@ const RunRecord* headline(const SessionResult& result);
 /// Returns "total images/sec: 1234.56", with the run's unit of work in place of images. Scripts look for a line of
 /// exactly this form. `run` must have a rate.
 std::string total_line(const RunRecord& run);
+
+/// Returns a table of the ranks of `hvd_bench validate`, the slowest first, and one line per finding. If there are many
+/// ranks, the table shows only some.
+std::string validation_text(const Validation& validation);
+
+/// Prints what `hvd_bench stored` found: the values, one per line, and the problems on standard error. Returns the exit
+/// code: 2 if there are problems.
+int print_stored_labels(const StoredLabels& labels, std::ostream& out);
+
 }  // namespace hvd::bench

@@ -55,18 +55,14 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
 }
 
 void abort_all(Variants variants, std::string_view reason, const std::function<void()>& at_rest) noexcept {
-  std::vector<comm::DeviceCommunicator*> devices;
-  for (const auto& variant : variants) {
-    variant->control().abort(reason);
-    if (auto* const device = dynamic_cast<comm::DeviceCommunicator*>(variant.get())) devices.push_back(device);
-  }
-  for (comm::DeviceCommunicator* const device : devices) {
-    device->device().abort();
-    device->runtime().drain(device->device().stream());
-  }
+  for (const auto& variant : variants) variant->control().abort(reason);
+  for (const auto& variant : variants) variant->data().abandon();
   if (at_rest) at_rest();
   const Deadline patience = Deadline::after(kLetGo);
-  for (comm::DeviceCommunicator* const device : devices) static_cast<void>(device->device().await_abort(patience));
+  for (const auto& variant : variants) {
+    auto* const gpu = dynamic_cast<comm::DeviceCommunicator*>(variant.get());
+    if (gpu != nullptr) static_cast<void>(gpu->device().await_abort(patience));
+  }
 }
 
 }  // namespace hvd::bench::coll

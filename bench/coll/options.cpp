@@ -12,9 +12,7 @@ namespace {
 
 std::vector<MeasuredCollective> parse_collectives(const std::string& text) {
   if (text == "all") return {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
-  std::vector<std::string> names;
-  names.reserve(kMeasuredCollectives.size() + 1);
-  for (const MeasuredCollective collective : kMeasuredCollectives) names.emplace_back(name(collective));
+  std::vector<std::string> names(kCollectiveNames.begin(), kCollectiveNames.end());
   names.emplace_back("all");
   std::vector<MeasuredCollective> collectives;
   for (const std::string& part : split(text, ',')) {

@@ -27,15 +27,7 @@ std::string_view find_name(const Names& names, Value value) noexcept {
 }  // namespace
 
 std::string_view name(MeasuredCollective collective) noexcept {
-  switch (collective) {
-    case MeasuredCollective::kAllReduce: return "all_reduce";
-    case MeasuredCollective::kReduceScatter: return "reduce_scatter";
-    case MeasuredCollective::kAllGather: return "all_gather";
-    case MeasuredCollective::kAllToAll: return "all_to_all";
-    case MeasuredCollective::kBroadcast: return "broadcast";
-    case MeasuredCollective::kBarrier: return "barrier";
-  }
-  return "unknown";
+  return kCollectiveNames[static_cast<std::size_t>(collective)];
 }
 
 bool reduces(MeasuredCollective collective) noexcept {

@@ -11,26 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "bench/measure/collective.h"
 #include "engine/base/types.h"
 #include "engine/core/bucket_plan.h"
 
 namespace hvd::bench::coll {
 
-/// The operations that a session can measure. (core::Collective also has groups of tensors, which have no size of their
-/// own.)
-enum class MeasuredCollective : std::uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kAllToAll,
-  kBroadcast,
-  kBarrier
-};
 inline constexpr std::array kMeasuredCollectives{MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
                                                  MeasuredCollective::kAllGather, MeasuredCollective::kAllToAll,
                                                  MeasuredCollective::kBroadcast, MeasuredCollective::kBarrier};
 
-/// Returns "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast" or "barrier".
 std::string_view name(MeasuredCollective collective) noexcept;
 /// Returns true if the operation does arithmetic. Problem::op matters only for these operations.
 bool reduces(MeasuredCollective collective) noexcept;
@@ -56,7 +46,6 @@ inline constexpr std::array<std::pair<ReduceOp, std::string_view>, kReduceOps> k
                                                                                          {ReduceOp::kMax, "max"},
                                                                                          {ReduceOp::kMin, "min"},
                                                                                          {ReduceOp::kAverage, "avg"}}};
-/// Return the names from kTypeNames and kOpNames.
 std::string_view nccl_name(DataType type) noexcept;
 std::string_view nccl_name(ReduceOp op) noexcept;
 
@@ -103,7 +92,6 @@ struct Problem {
 int root_of(const Problem& problem) noexcept;
 std::string_view reduction_name(const Problem& problem) noexcept;
 
-/// The form of the problem that problem_of() returns.
 struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< has an effect only if the operation has shares

@@ -106,12 +106,8 @@ void Rank::prepare() {
 }
 
 std::string Rank::graph_objection() const {
-  if (options_.graph_launches == 0) return {};
-  for (const auto& variant : variants_) {
-    const auto* const device = dynamic_cast<const comm::DevicePlane*>(&variant->data());
-    if (device == nullptr) return "-G: a CUDA graph holds operations of a GPU; leave -G out";
-  }
-  return {};
+  if (options_.graph_launches == 0 || variants_[0]->data().gpu() != nullptr) return {};
+  return "-G: a CUDA graph holds operations of a GPU; leave -G out";
 }
 
 std::string Rank::memory_objection() {

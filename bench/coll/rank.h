@@ -76,15 +76,13 @@ class Rank {
   void sample(const Visit& visit, std::vector<std::int64_t>& answer);
   void run(const Cell& cell, std::uint32_t batch, Deadline deadline);
   [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
-  /// Returns the reason why the variants' operations cannot be captured in a graph; empty if no graph is wanted, or if
-  /// the operations can be captured.
+  /// Returns the reason why the operations cannot be captured in a graph; empty if no graph is wanted, or if they can.
   [[nodiscard]] std::string graph_objection() const;
   /// Returns a graph of the work that `enqueue` puts on the stream of the cell's communicator.
   [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
   /// Returns true if the stream of a GPU can be held while the host enqueues this sample: the host takes no part in the
   /// operations, and few enough launches will be pending.
   [[nodiscard]] bool may_hold(const Visit& visit) const;
-  /// Enqueues the operations of a sample.
   void enqueue_sample(const Visit& visit, Deadline deadline);
   std::uint64_t check_cell(std::uint32_t index);
 

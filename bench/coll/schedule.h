@@ -99,7 +99,6 @@ class Schedule {
   std::size_t round_ = 0;
 };
 
-/// Returns Sample::seconds of all samples, in order.
 std::vector<double> seconds_of(const std::vector<Sample>& samples);
 
 /// Returns median_interval() with only 200 resamples, because a sweep has many cells. Five of the resamples lie beyond

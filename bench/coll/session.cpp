@@ -14,7 +14,6 @@
 #include "bench/coll/schedule.h"
 #include "bench/store/result_store.h"
 #include "bench/tune/crossovers.h"
-#include "bench/world/agreed_error.h"
 #include "bench/world/cores.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"
@@ -214,31 +213,14 @@ class Offer {
   const CollObserver& observer_;
 };
 
-/// Calls CollObserver::finished. Returns the error that `finished` threw, or null.
-std::exception_ptr hand_over(const CollResult& result, const CollObserver& observer) {
+/// Calls CollObserver::finished. Returns the error that `finished` threw, if any.
+std::optional<Error> hand_over(const CollResult& result, const CollObserver& observer) {
   try {
     if (observer.finished) observer.finished(result);
-  } catch (const Error&) {
-    return std::current_exception();
-  }
-  return nullptr;
-}
-
-/// Throws `first`. If `second` is not null, adds the text of `second` to the text of `first`.
-[[noreturn]] void rethrow_both(const std::exception_ptr& first, const std::exception_ptr& second) {
-  if (!second) std::rethrow_exception(first);
-  std::string more;
-  try {
-    std::rethrow_exception(second);
   } catch (const Error& error) {
-    more = error.what();
+    return error;
   }
-  try {
-    std::rethrow_exception(first);
-  } catch (const Error& error) {
-    throw Error(error.code(),
-                fmt::format("{}; not everything that was measured could be written: {}", error.what(), more));
-  }
+  return std::nullopt;
 }
 
 std::vector<std::vector<std::unique_ptr<comm::Communicator>>> loopback_ranks(int count, const CollOptions& options) {
@@ -357,7 +339,7 @@ void keep_found(const CollOptions& options, const comm::Communicator& communicat
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer,
                          gpu::GpuRuntime* gpu, const Environment& environment, const Provenance& gpu_facts) {
   CollResult result;
-  std::exception_ptr problem;
+  std::optional<Error> problem;
   std::optional<Rank> own;  // declared here, so that after a fault the rank's memory is freed only after give_up()
   const auto give_up = [&](std::string_view reason) {
     abort_all(variants, reason, [&] {
@@ -373,9 +355,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     const comm::Topology& topology = variants[0]->topology();
     if (topology.rank == 0) {
       facts.insert(gpu_facts.begin(), gpu_facts.end());
-      if (std::string caution = few_cpus(rank.cores(), topology.hosts); gpu != nullptr && !caution.empty()) {
-        add_caution(facts, "few_cpus", std::move(caution));
-      }
+      if (gpu != nullptr) add_caution(facts, "few_cpus", few_cpus(rank.cores(), topology.hosts));
       World world{topology.size,
                   topology.nodes,
                   std::string(variants[0]->backend()),
@@ -391,20 +371,21 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
         leader.run();
       } catch (const std::exception& error) {
         give_up(error.what());  // the peers wait, so this comes first
-        if (leader.has_samples()) {
-          rethrow_both(std::current_exception(),
-                       hand_over(leader.result(error.what(), "the session failed"), observer));
-        }
-        throw;
+        std::optional<Error> unwritten;
+        if (leader.has_samples()) unwritten = hand_over(leader.result(error.what(), "the session failed"), observer);
+        const auto* const known = dynamic_cast<const Error*>(&error);
+        if (!unwritten || known == nullptr) throw;
+        throw Error(known->code(), fmt::format("{}; not everything that was measured could be written: {}",
+                                               error.what(), unwritten->what()));
       }
       result = leader.result({}, {});
       result.crossovers = kept;
       try {
         keep_found(options, *variants[0], result);
-      } catch (const Error&) {
-        problem = std::current_exception();
+      } catch (const Error& error) {
+        problem = error;
       }
-      if (const std::exception_ptr other = hand_over(result, observer)) problem = other;
+      if (const std::optional<Error> other = hand_over(result, observer)) problem = other;
     } else {
       rank.follow();
     }
@@ -417,7 +398,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     give_up(error.what());
     throw;
   }
-  if (problem) std::rethrow_exception(problem);
+  if (problem) throw Error(*problem);
   return result;
 }
 

@@ -62,10 +62,10 @@ double bound_seconds(double flops, double bytes, const DeviceRates& rates) {
   return std::max(flops / rates.flops, bytes / rates.bytes);
 }
 
-std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> operations, const DeviceRates& rates) {
+std::vector<BoundRow> bounds_by_kind(std::span<const OperationRow> operations, const DeviceRates& rates) {
   std::map<std::string, BoundRow> by_kind;
   std::map<std::string, double> arithmetic;  // [kind]: sum of the bounds that arithmetic limits, in seconds
-  for (const models::OperationProfile& operation : operations) {
+  for (const OperationRow& operation : operations) {
     BoundRow& row = by_kind[operation.kind];
     const double bound = bound_seconds(operation.flops, operation.bytes, rates);
     row.kind = operation.kind;

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/store/run_record.h"
 #include "engine/base/types.h"
-#include "models/train_step.h"
 
 namespace hvd::bench {
 
@@ -36,7 +36,7 @@ struct BoundRow {
   bool arithmetic = false;  ///< true if arithmetic limits more than half of the bound
 };
 /// Groups the operations by kind. The kind with the most time comes first.
-std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> operations, const DeviceRates& rates);
+std::vector<BoundRow> bounds_by_kind(std::span<const OperationRow> operations, const DeviceRates& rates);
 /// Returns the rows and their sum as a table: launches, milliseconds measured, bound, ratio, and what limits the kind.
 std::string bounds_table(const std::vector<BoundRow>& rows);
 

@@ -52,17 +52,7 @@ std::string bound_line(const RunRecord& run, const StepBound& bound) {
 
 std::string bound_table(const RunRecord& run, const StepBound& bound) {
   if (run.operations.empty()) return {};
-  std::vector<models::OperationProfile> operations;
-  for (const OperationRow& row : run.operations) {
-    operations.push_back({.node = row.node,
-                          .kind = row.kind,
-                          .implementation = row.implementation,
-                          .library = row.library,
-                          .seconds = row.seconds,
-                          .flops = row.flops,
-                          .bytes = row.bytes});
-  }
-  return bounds_table(bounds_by_kind(operations, bound.rates));
+  return bounds_table(bounds_by_kind(run.operations, bound.rates));
 }
 
 std::string time_table(const RunRecord& run) {

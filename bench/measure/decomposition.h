@@ -72,4 +72,18 @@ struct EfficiencyAnalysis {
 /// interval if there is a single round, or if phase full has fewer than kMinForInterval samples.
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options = {});
 
+/// An efficiency whose interval is wider than this from end to end is not resolved. The published efficiencies that
+/// hvd_bench was built to check are 90 and 68 %: a wider interval could hold both.
+inline constexpr double kWidestEfficiency = 0.2;
+
+/// Returns true if the efficiency has an interval of at most kWidestEfficiency.
+bool is_resolved(const Estimate& efficiency);
+
+/// Returns "97.6 % [97.0, 98.6]", "not resolved: between 46 and 101 %", or "not resolved: too few rounds for an
+/// interval".
+std::string efficiency_text(const Estimate& efficiency);
+
+/// Returns the estimate of a row of the decomposition. Without ends, the estimate has no interval.
+Estimate estimate_of(const DecompositionRow& row);
+
 }  // namespace hvd::bench

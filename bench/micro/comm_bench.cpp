@@ -33,17 +33,18 @@ Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 /// Small whole numbers that are exact in every type. Their period differs from any vector width.
 float value(std::size_t i, std::size_t buffer) { return static_cast<float>((i % 7) + buffer); }
 
+std::vector<std::byte> in_type(DataType dtype, const std::vector<float>& values) {
+  const auto from = std::as_bytes(std::span(values));
+  if (dtype == DataType::kF32) return {from.begin(), from.end()};
+  std::vector<std::byte> bytes(values.size() * hvd::size_of(dtype));
+  hvd::comm::convert(bytes.data(), dtype, from.data(), DataType::kF32, values.size());
+  return bytes;
+}
+
 std::vector<std::byte> filled(DataType dtype, std::size_t count, std::size_t buffer) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = value(i, buffer);
-  std::vector<std::byte> bytes(count * hvd::size_of(dtype));
-  if (dtype == DataType::kF32) {
-    const auto from = std::as_bytes(std::span(values));
-    std::copy(from.begin(), from.end(), bytes.begin());
-  } else {
-    hvd::comm::convert(bytes.data(), dtype, std::as_bytes(std::span(values)).data(), DataType::kF32, count);
-  }
-  return bytes;
+  return in_type(dtype, values);
 }
 
 /// range(0): bytes of a buffer; range(1): number of buffers that are summed.
@@ -65,14 +66,7 @@ void reduce(benchmark::State& state, DataType dtype) {
   for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t k = 0; k < buffers; ++k) wanted[i] += value(i, k);
   }
-  std::vector<std::byte> right(sum.size());
-  if (dtype == DataType::kF32) {
-    const auto from = std::as_bytes(std::span(wanted));
-    std::copy(from.begin(), from.end(), right.begin());
-  } else {
-    hvd::comm::convert(right.data(), dtype, std::as_bytes(std::span(wanted)).data(), DataType::kF32, count);
-  }
-  if (sum != right) state.SkipWithError("wrong sums");
+  if (sum != in_type(dtype, wanted)) state.SkipWithError("wrong sums");
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 BENCHMARK_CAPTURE(reduce, fp32, DataType::kF32)->ArgsProduct({{4 * kKiB, kMiB, 64 * kMiB}, {2, 8}});

@@ -1,5 +1,5 @@
-// Measures the processor time of the control plane without any communication: the pure negotiation, the fusion planner
-// and the static plan. Every case checks its answer and reports an error instead of a time if the answer is wrong.
+// Measures the processor time of the control plane without any communication: the pure negotiation. Every case checks
+// its answer and reports an error instead of a time if the answer is wrong.
 // For comparison: Horovod negotiates a thousand small tensors per step in 5 to 8 ms.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -13,8 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "engine/core/bucket_plan.h"
-#include "engine/core/fusion.h"
 #include "engine/core/negotiator.h"
 
 namespace {
@@ -154,45 +152,6 @@ void coordinate_first_cycle(benchmark::State& state) {
 }
 BENCHMARK(coordinate_first_cycle)->Arg(2)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(coordinate_first_cycle)->Arg(512)->Iterations(4)->UseManualTime()->Unit(benchmark::kMicrosecond);
-
-/// Plans batches for a thousand tensors. range(0) is 0 for one type, 1 for two types in turn (which need look-ahead),
-/// and 2 for a threshold that makes many batches.
-void fuse_thousand(benchmark::State& state) {
-  auto requests = requests_of(kTensors);
-  FusionOptions options;
-  std::size_t expected = 1;
-  if (state.range(0) == 1) {
-    for (std::size_t i = 0; i < kTensors; i += 2) requests[i].dtype = DataType::kF16;
-    expected = 2;
-  } else if (state.range(0) == 2) {
-    options.threshold_bytes = 4096;  // four tensors of 1 KiB
-    expected = kTensors / 4;
-  }
-  std::vector<FusionItem> items;
-  for (const Request& request : requests) items.push_back({request.dtype, request.op, request.bytes()});
-  for (auto _ : state) {
-    const FusionGroups groups = group(items, options);
-    if (groups.size() != expected || groups.members.size() != kTensors) state.SkipWithError("wrong groups");
-    benchmark::DoNotOptimize(groups.members.data());
-  }
-  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kTensors));
-}
-BENCHMARK(fuse_thousand)->Arg(0)->Arg(1)->Arg(2)->Unit(benchmark::kMicrosecond);
-
-void plan_thousand_buckets(benchmark::State& state) {
-  std::vector<GradientInfo> gradients;
-  for (std::size_t i = 0; i < kTensors; ++i) gradients.push_back({name_of(i), i * 1024, 1000});
-  const BucketOptions options{40960, 4096};  // least bytes of a bucket, and of the first bucket
-  const std::uint64_t hash = plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, options).hash;
-  for (auto _ : state) {
-    const BucketPlan plan = plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, options);
-    // A bucket takes eleven gradients, because ten gradients ((10 x 1024 - 24) x 4 bytes) are 96 bytes short of 40960.
-    // The first bucket takes two gradients, because one gradient is 96 bytes short of 4096.
-    if (plan.hash != hash || plan.buckets.size() != 1 + (998 + 10) / 11) state.SkipWithError("wrong plan");
-  }
-  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kTensors));
-}
-BENCHMARK(plan_thousand_buckets)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 

@@ -14,11 +14,9 @@ using Clock = std::chrono::steady_clock;
 
 class CpuBench final : public TrainingBench {
  public:
-  explicit CpuBench(const TrainingOptions& options) : arena_(make_heap_arena()), input_(options.model, options.labels) {
-    const std::string& gradient = options.gradient_dtype.empty() ? "fp32" : options.gradient_dtype;
+  explicit CpuBench(const TrainingOptions& options) : arena_(make_heap_arena()), input_(options.model) {
     step_ = make_onednn_step(std::move(input_.graph),
                              {.compute = *parse_data_type(options.dtype),
-                              .gradient = *parse_data_type(gradient),
                               .threads = options.threads,
                               .seed = 1,
                               .profile = options.profile,
@@ -55,10 +53,9 @@ class CpuBench final : public TrainingBench {
 
 }  // namespace
 
-TrainingInput::TrainingInput(const ModelSpec& model, LabelRule rule)
+TrainingInput::TrainingInput(const ModelSpec& model)
     : graph(differentiate(build_model(model))),
       flops_per_image(step_flops_per_image(graph)),
-      rule_(rule),
       batch_size_(static_cast<std::size_t>(graph.batch_size)),
       labels_(batch_size_) {
   const Shape& shape = graph.tensor(graph.images).shape;
@@ -73,7 +70,7 @@ void TrainingInput::generate(int count) {
   labels_.resize(batch_size_ * static_cast<std::size_t>(count));
   for (std::uint64_t step = first_; step < end_; ++step) {
     const std::span<std::int32_t> labels = std::span(labels_).subspan((step - first_) * batch_size_, batch_size_);
-    synthetic_labels(spec_, rule_ == LabelRule::kFresh ? step * batch_size_ : 0, labels);
+    synthetic_labels(spec_, step * batch_size_, labels);
   }
 }
 

@@ -1,6 +1,6 @@
-// Measures what the engine costs: the time of one step for a set of gradients under each schedule, beside one flat
-// MPI_Allreduce of the same bytes. All variants are interleaved in one run, in an order drawn anew for every round.
-// Gradients become ready one after another without compute between them, so the whole step is exposed.
+// Measures what the engine costs: the time of one step for a set of gradients under each schedule, and of the data
+// plane alone, beside MPI_Allreduce of the same bytes. All variants are interleaved in one run, in an order drawn anew
+// for every round. Gradients become ready one after another without compute between them, so the whole step is exposed.
 //
 //   mpirun -np 2 engine_bench                        1,000 tensors of 1 KB, 300 rounds
 //   mpirun -np 2 engine_bench one                    a single number, 300 rounds
@@ -20,11 +20,14 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
+#include "engine/comm/chunks.h"
 #include "engine/runtime/engine.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
@@ -64,6 +67,24 @@ std::vector<core::GradientInfo> lay_out(const std::vector<std::size_t>& counts) 
 /// Returns element i of rank `rank`. Sums over ranks are exact for up to 2^16 ranks.
 float value(int rank, std::size_t i) { return static_cast<float>((static_cast<std::size_t>(rank) * 7 + i) % 64); }
 
+void fill(std::span<float> data, int rank) {
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(rank, i);
+}
+
+/// Returns true if `data` is the sum over all ranks of elements `first`, `first` + 1, ...
+bool sums(std::span<const float> data, int ranks, std::size_t first = 0) {
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    float sum = 0;
+    for (int rank = 0; rank < ranks; ++rank) sum += value(rank, first + i);
+    if (data[i] != sum) return false;
+  }
+  return true;
+}
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
+
+using Reduce = std::function<void(std::span<float>)>;
+
 /// A way to reduce all tensors once.
 struct Variant {
   std::string name;
@@ -72,43 +93,6 @@ struct Variant {
   std::function<bool()> correct;
   bool reduces = true;
   std::vector<double> seconds = {};
-};
-
-/// Reduces a fixed set of gradients in an arena. Each of its variants uses one schedule.
-class Steps {
- public:
-  Steps(Engine& engine, std::span<float> arena, const std::vector<core::GradientInfo>& gradients)
-      : engine_(engine), arena_(arena), gradients_(gradients) {}
-
-  Variant variant(Schedule schedule) {
-    return {std::string(name(schedule)), [this] { fill(); }, [this, schedule] { step(schedule); },
-            [this] { return correct(); }, schedule != Schedule::kNone};
-  }
-  void fill() {
-    for (std::size_t i = 0; i < arena_.size(); ++i) arena_[i] = value(engine_.rank(), i);
-  }
-  [[nodiscard]] bool correct() const {
-    for (const core::GradientInfo& gradient : gradients_) {
-      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
-        float sum = 0;
-        for (int rank = 0; rank < engine_.size(); ++rank) sum += value(rank, i);
-        if (arena_[i] != sum) return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  void step(Schedule schedule) {
-    engine_.set_schedule(schedule);
-    engine_.begin_step();
-    for (std::size_t g = 0; g < gradients_.size(); ++g) engine_.gradient_ready(g);
-    engine_.finish_step();
-  }
-
-  Engine& engine_;
-  std::span<float> arena_;
-  const std::vector<core::GradientInfo>& gradients_;
 };
 
 struct Interval {
@@ -128,11 +112,11 @@ void print(const Engine& engine, const std::string& data_plane, std::size_t tens
            const std::vector<Variant>& variants) {
   std::printf("%zu tensors, %.1f MB, %d ranks, data plane %s, %s\n", tensors, static_cast<double>(bytes) / 1e6,
               engine.size(), data_plane.c_str(), engine.library().c_str());
-  std::printf("%-22s %12s %25s %8s\n", "step", "median us", "95 % interval", "/ flat");
+  std::printf("%-23s %12s %25s %8s\n", "step", "median us", "95 % interval", "/ flat");
   const double flat = median_interval(variants.back().seconds).median;
   for (const Variant& variant : variants) {
     const Interval time = median_interval(variant.seconds);
-    std::printf("%-22s %12.1f     [%9.1f, %9.1f] %8.3f\n", variant.name.c_str(), time.median * 1e6, time.low * 1e6,
+    std::printf("%-23s %12.1f     [%9.1f, %9.1f] %8.3f\n", variant.name.c_str(), time.median * 1e6, time.low * 1e6,
                 time.high * 1e6, time.median / flat);
   }
 }
@@ -155,7 +139,6 @@ int run(const Options& options) {
   const auto memory = engine.allocate(elements * sizeof(float));
   const std::span<float> arena(reinterpret_cast<float*>(memory.data()), elements);
   engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-  Steps steps(engine, arena, gradients);
 
   // The variant `tickets` reduces the same bytes, but in separate allocations that are submitted by name, as a user of
   // the library does. The variant has its own engine, because the names of both engines together (2,000) do not fit
@@ -165,9 +148,7 @@ int run(const Options& options) {
   for (const std::size_t count : counts) loose.emplace_back(count);
   const Variant tickets{"tickets, any memory",
                         [&] {
-                          for (std::vector<float>& tensor : loose) {
-                            for (std::size_t i = 0; i < tensor.size(); ++i) tensor[i] = value(engine.rank(), i);
-                          }
+                          for (std::vector<float>& tensor : loose) fill(tensor, engine.rank());
                         },
                         [&] {
                           std::vector<Ticket> issued;
@@ -180,26 +161,63 @@ int run(const Options& options) {
                           for (const Ticket ticket : issued) ticket_engine.wait(ticket);
                         },
                         [&] {
-                          for (const std::vector<float>& tensor : loose) {
-                            for (std::size_t i = 0; i < tensor.size(); ++i) {
-                              float sum = 0;
-                              for (int rank = 0; rank < engine.size(); ++rank) sum += value(rank, i);
-                              if (tensor[i] != sum) return false;
-                            }
-                          }
-                          return true;
+                          return std::all_of(loose.begin(), loose.end(), [&](const std::vector<float>& tensor) {
+                            return sums(tensor, engine.size());
+                          });
                         }};
 
-  // The engines' threads sleep during the variant `flat`, so that MPI has one caller at a time.
-  const Variant flat{"one flat MPI_Allreduce", [&] { steps.fill(); },
-                     [&] {
-                       MPI_Allreduce(MPI_IN_PLACE, arena.data(), static_cast<int>(elements), MPI_FLOAT, MPI_SUM,
-                                     MPI_COMM_WORLD);
-                     },
-                     [&] { return steps.correct(); }};
+  // The other variants reduce one block of memory that holds all tensors.
+  const auto on_block = [&](std::string name, std::span<float> data, std::function<void()> step, bool reduces = true) {
+    const auto correct = [&engine, &gradients, data] {
+      return std::all_of(gradients.begin(), gradients.end(), [&](const core::GradientInfo& gradient) {
+        return sums(data.subspan(gradient.offset, gradient.count), engine.size(), gradient.offset);
+      });
+    };
+    return Variant{std::move(name), [&engine, data] { fill(data, engine.rank()); }, std::move(step), correct, reduces};
+  };
+  const auto scheduled = [&](Schedule schedule) {
+    const auto step = [&engine, &gradients, schedule] {
+      engine.set_schedule(schedule);
+      engine.begin_step();
+      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      engine.finish_step();
+    };
+    return on_block(std::string(name(schedule)), arena, step, schedule != Schedule::kNone);
+  };
+  // The engines' threads sleep during the following variants, so that MPI has one caller at a time. The data plane is
+  // that of a world without an engine.
+  const auto world = comm::make_mpi();
+  const auto shared = world->data().allocate(elements * sizeof(float), soon());
+  const std::span<float> registered(reinterpret_cast<float*>(shared->bytes().data()), elements);
+  std::vector<float> plain(elements);
+  const Reduce ours = [&](std::span<float> data) {
+    world->data().all_reduce(data.data(), data.size(), DataType::kF32, ReduceOp::kSum, soon());
+  };
+  const Reduce mpi = [](std::span<float> data) {
+    MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  };
+  const auto in_buckets = [&](const char* name, std::span<float> data, const Reduce& reduce) {
+    return on_block(name, data, [data, &reduce] {
+      comm::for_each_chunk(data.size(), core::BucketOptions().bucket_bytes / sizeof(float),
+                           [&](comm::Range bucket) { reduce(data.subspan(bucket.begin, bucket.count)); });
+    });
+  };
+  const auto by_tensor = [&](const char* name, const Reduce& reduce) {
+    return on_block(name, plain, [&] {
+      for (const core::GradientInfo& gradient : gradients) reduce({plain.data() + gradient.offset, gradient.count});
+    });
+  };
 
-  std::vector<Variant> variants{steps.variant(Schedule::kNegotiated), steps.variant(Schedule::kStatic),
-                                steps.variant(Schedule::kNone), tickets, flat};
+  std::vector<Variant> variants{scheduled(Schedule::kNegotiated),
+                                scheduled(Schedule::kStatic),
+                                scheduled(Schedule::kNone),
+                                tickets,
+                                in_buckets("data plane, registered", registered, ours),
+                                in_buckets("data plane, any memory", plain, ours),
+                                by_tensor("data plane by tensor", ours),
+                                in_buckets("MPI_Allreduce, buckets", plain, mpi),
+                                by_tensor("MPI_Allreduce by tensor", mpi),
+                                on_block("one flat MPI_Allreduce", plain, [&] { mpi(plain); })};
   bool correct = true;
   for (int round = 0; round < options.warmup + options.rounds; ++round) {
     for (const std::size_t turn : drawn_order(variants.size(), static_cast<std::uint64_t>(round))) {

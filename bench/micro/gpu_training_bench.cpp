@@ -22,9 +22,8 @@ constexpr int kEagerSteps = 2;
 StepOptions step_options(const TrainingOptions& options) {
   const bool tf32 = options.dtype == "tf32";
   const DataType compute = tf32 ? DataType::kF32 : *parse_data_type(options.dtype);
-  const DataType gradient = options.gradient_dtype.empty() ? compute : *parse_data_type(options.gradient_dtype);
   const int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  return {.compute = compute, .gradient = gradient, .threads = threads, .seed = 1, .profile = options.profile};
+  return {.compute = compute, .gradient = compute, .threads = threads, .seed = 1, .profile = options.profile};
 }
 
 cudnn::ImageLayout images(const std::string& name) {
@@ -33,8 +32,7 @@ cudnn::ImageLayout images(const std::string& name) {
 
 class GpuBench final : public TrainingBench {
  public:
-  explicit GpuBench(const TrainingOptions& options)
-      : runtime_(gpu::make_cuda_runtime(0)), input_(options.model, options.labels) {
+  explicit GpuBench(const TrainingOptions& options) : runtime_(gpu::make_cuda_runtime(0)), input_(options.model) {
     const CudnnOptions cudnn{.tf32 = options.dtype == "tf32",
                              .fusion = {.level = options.fusion_level, .images = images(options.images)},
                              .other_fusions = options.other_fusions,

@@ -29,7 +29,7 @@ using namespace hvd::models;
 
 struct Options {
   TrainingOptions training;
-  std::string device = "cpu", labels = "fresh";
+  std::string device = "cpu";
   int steps = 3;
   std::size_t rows = 30;  // single operations to print, the slowest first
   bool serve = false;
@@ -132,12 +132,9 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.training.model.batch_size, "images per step");
   app.add_option("--image", options.training.model.image_size, "image side; 0: the network's own");
   app.add_option("--dtype", options.training.dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16", "tf32"}));
-  app.add_option("--gradient-dtype", options.training.gradient_dtype)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--device", options.device, "cpu (default), or cuda: a captured graph per step")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_flag("!--no-winograd", options.training.winograd, "cpu: direct 3x3 convolutions in fp32");
-  app.add_option("--labels", options.labels, "fresh (default): new in every step; cycled: always the same")
-      ->check(CLI::IsMember({"fresh", "cycled"}));
   app.add_option("--threads", options.training.threads);
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   app.add_option("--fusion", options.training.fusion_level, "cuda: 0 (single operations), 1 or 2 (default)")
@@ -155,7 +152,6 @@ int main(int argc, char** argv) {
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   // If the user chose a way to fuse, no other way is tried.
   options.training.other_fusions = !given("--fusion") && !given("--images");
-  options.training.labels = options.labels == "fresh" ? LabelRule::kFresh : LabelRule::kCycled;
   try {
     return run(options);
   } catch (const Error& error) {

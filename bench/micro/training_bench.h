@@ -17,16 +17,14 @@ struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
   std::string dtype = "fp32";      ///< fp32 or bf16; on a GPU also fp16 or tf32
-  std::string gradient_dtype;      ///< empty: fp32 on the CPU, the type of the computation on a GPU
   int threads = 1;                 ///< CPU only; on a GPU, one thread per processor compiles kernels
   bool profile = false;            ///< time every operation; on a GPU, steps then run without a graph
   int fusion_level = 2;            ///< GPU: see models/cudnn/lowering/lowering.h
   std::string images = "columns";  ///< GPU: how the first convolution reads the images (cudnn::ImageLayout)
   bool other_fusions = false;      ///< GPU: with `tune`, also time whole steps fused in other ways
   bool winograd = true;            ///< CPU: see models::StepOptions
-  models::LabelRule labels = models::LabelRule::kFresh;
-  bool tune = true;            ///< GPU: before the first step, time the best engines of each operation
-  std::string winners_folder;  ///< GPU: folder that keeps the fastest engines; empty: none are kept
+  bool tune = true;                ///< GPU: before the first step, time the best engines of each operation
+  std::string winners_folder;      ///< GPU: folder that keeps the fastest engines; empty: none are kept
 };
 
 class TrainingBench {
@@ -35,7 +33,6 @@ class TrainingBench {
   /// Runs `count` steps of forward, backward and update. Returns the seconds of each step; a GPU bench returns only
   /// their mean, timed from an idle GPU to an idle GPU.
   virtual std::vector<double> steps(int count) = 0;
-  /// Loss of the last step.
   [[nodiscard]] virtual double loss() const = 0;
   [[nodiscard]] virtual const models::TrainStep& train_step() const = 0;
   [[nodiscard]] virtual double flops_per_image() const = 0;
@@ -51,7 +48,7 @@ std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
 /// the same in all batches.
 class TrainingInput {
  public:
-  TrainingInput(const models::ModelSpec& model, models::LabelRule rule);
+  explicit TrainingInput(const models::ModelSpec& model);
 
   /// Generates the batches of the next `count` steps. Invalidates the batches of earlier calls.
   void generate(int count);
@@ -63,7 +60,6 @@ class TrainingInput {
 
  private:
   models::SyntheticSpec spec_;
-  models::LabelRule rule_;
   std::size_t batch_size_;
   std::vector<float> images_;
   std::vector<std::int32_t> labels_;   // of all generated batches, one after another

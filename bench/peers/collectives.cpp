@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -24,8 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::string_view kCollectives[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                             "all_to_all", "broadcast",      "barrier"};
 constexpr std::size_t kAlign = 64;  // bytes of a cache line; two buffers never share a line
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -155,12 +152,12 @@ Cell parse_cell(const std::string& text, std::size_t size) {
   std::istringstream stream(text);
   std::vector<std::string> words;
   for (std::string word; std::getline(stream, word, '/');) words.push_back(word);
-  const auto* name =
-      words.empty() ? std::end(kCollectives) : std::find(std::begin(kCollectives), std::end(kCollectives), words[0]);
-  if (words.size() != 5 || name == std::end(kCollectives) || words[1] != "fp32") {
+  const auto& names = bench::kCollectiveNames;
+  const auto* name = words.empty() ? names.end() : std::find(names.begin(), names.end(), words[0]);
+  if (words.size() != 5 || name == names.end() || words[1] != "fp32") {
     throw std::invalid_argument(text + ": not OPERATION/fp32/BYTES/in|out/CALLS");
   }
-  Cell cell{.text = text, .operation = static_cast<Collective>(name - std::begin(kCollectives))};
+  Cell cell{.text = text, .operation = static_cast<Collective>(name - names.begin())};
   const bool whole = cell.operation == Collective::kAllReduce || cell.operation == Collective::kBroadcast;
   const std::size_t bytes = std::stoull(words[2]);
   cell.in_place = words[3] == "in";

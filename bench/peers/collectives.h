@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "bench/measure/collective.h"
+
 namespace hvd::peers {
 
-enum class Collective : std::int32_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier };
+using Collective = bench::MeasuredCollective;
 
 /// One collective call on fp32 elements. Reductions are sums; a broadcast comes from rank 0.
 /// Shapes, with count = size * share except for all_reduce and broadcast: all_reduce and broadcast: out (count), in

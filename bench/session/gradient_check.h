@@ -22,7 +22,6 @@ namespace hvd::bench {
 std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slots, std::size_t budget_elements,
                                          std::uint64_t seed, std::size_t piece_elements = 4096);
 
-/// Returns the value of element `index` of `data`.
 double element_value(std::span<const std::byte> data, DataType type, std::size_t index);
 
 /// Compares one piece of all ranks with the reduced piece. Returns a line on the first element out of bounds, or "".

@@ -69,7 +69,6 @@ std::vector<std::byte> encode(const Answer& answer);
 Directive decode_directive(std::span<const std::byte> bytes);
 Answer decode_answer(std::span<const std::byte> bytes);
 
-/// Appends every series of `more` to `samples`.
 void append(RankSamples& samples, const RankSamples& more);
 
 }  // namespace hvd::bench

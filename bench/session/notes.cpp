@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "bench/measure/efficiency_text.h"
+#include "bench/measure/decomposition.h"
 #include "bench/measure/median.h"
 #include "engine/sim/step_simulator.h"
 

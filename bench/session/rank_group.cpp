@@ -3,7 +3,7 @@
 #include <exception>
 #include <string>
 
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 
 namespace hvd::bench {
 

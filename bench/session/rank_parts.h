@@ -28,7 +28,6 @@ struct RankEndings {
   StuckRank stuck;  ///< on a CPU, `leave` is called by a StepWatch
 };
 
-/// A rank's trainer.
 struct RankTrainer {
   std::unique_ptr<Trainer> trainer;
   TrainingGpu* gpu = nullptr;  ///< the GPU on which `trainer` trains; null on a CPU

@@ -101,16 +101,13 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
   }
   run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
   add("engine.first_bucket_bytes", std::to_string(options.engine.buckets.first_bucket_bytes), true);
+  for (const auto& [key, value] : options.labels) run.provenance.insert({"label." + key, {value, false}});
   Options rows = options;
   training_table(rows).record(run.provenance, session.gpu != nullptr);
   if (run.device == "cpu") {
-    if (std::string slow = models::onednn_slow_reason(setup.compute); !slow.empty()) {
-      add_caution(run.provenance, "bf16_without_amx", std::move(slow));
-    }
+    add_caution(run.provenance, "bf16_without_amx", models::onednn_slow_reason(setup.compute));
   }
-  if (std::string slow = trainer.train_step().slow_reason(); !slow.empty()) {
-    add_caution(run.provenance, "reference_code", std::move(slow));
-  }
+  add_caution(run.provenance, "reference_code", trainer.train_step().slow_reason());
   // Records without this fact have labels that cycle, and are comparable with runs of --labels cycled.
   if (run.device != "replay") {
     add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);
@@ -120,8 +117,8 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
       number(scaled_learning_rate(setup.sgd.learning_rate, trainer.engine().size(), setup.rate_scaling)), false);
   add("sgd.learning_rate_bound", number(setup.rate_scaling.bound), false);
   add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
-  add("sgd.momentum", number(options.momentum), false);
-  add("sgd.weight_decay", number(options.weight_decay), false);
+  add("sgd.momentum", number(setup.sgd.momentum), false);
+  add("sgd.weight_decay", number(setup.sgd.weight_decay), false);
 }
 
 }  // namespace

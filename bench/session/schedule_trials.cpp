@@ -10,7 +10,7 @@
 
 #include "bench/measure/median.h"
 #include "bench/session/message.h"
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 

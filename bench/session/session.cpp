@@ -24,7 +24,6 @@
 #include "bench/session/worker.h"
 #include "bench/store/provenance.h"
 #include "bench/tune/crossovers.h"
-#include "bench/world/agreed_error.h"
 #include "bench/world/cores.h"
 #include "bench/world/memory.h"
 #include "bench/world/numa_facts.h"
@@ -88,9 +87,7 @@ void start_computing(Engine& engine, RankCores mine, int threads, SessionFacts& 
   if (std::vector<int> team = models::start_team(threads).processors; !team.empty()) mine.cpus = std::move(team);
   const std::vector<RankCores> all = gather_cores(engine, mine);
   if (engine.rank() != 0) return;
-  if (std::string caution = crowding(all, engine.topology().hosts, threads); !caution.empty()) {
-    add_caution(facts.gpus.provenance, "more_threads_than_cores", std::move(caution));
-  }
+  add_caution(facts.gpus.provenance, "more_threads_than_cores", crowding(all, engine.topology().hosts, threads));
   if (std::string note = narrow_binding(all, engine.topology().hosts); !note.empty()) {
     facts.gpus.notes.push_back(std::move(note));
   }
@@ -349,9 +346,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     if (rank.gpu != nullptr) {
       gpu = parts.gpu(rank.gpu->engines(), session.observer.nccl_log ? session.observer.nccl_log() : std::string());
       session.facts.gpus = gather_gpu_facts(gpu, [&](auto mine) { return engine.gather(mine); });
-      if (std::string caution = few_cpus(share, engine.topology().hosts); !caution.empty()) {
-        add_caution(session.facts.gpus.provenance, "few_cpus", std::move(caution));
-      }
+      add_caution(session.facts.gpus.provenance, "few_cpus", few_cpus(share, engine.topology().hosts));
     }
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);
@@ -363,9 +358,8 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     }
     if (session.options.validate || (engine.size() > 1 && session.process.ranks_here == 1)) {
       session.facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), gpu));
-      if (std::string caution = unlike_ranks(session.facts.kinds, engine.topology().hosts); !caution.empty()) {
-        add_caution(session.facts.gpus.provenance, "unlike_ranks", std::move(caution));
-      }
+      add_caution(session.facts.gpus.provenance, "unlike_ranks",
+                  unlike_ranks(session.facts.kinds, engine.topology().hosts));
     }
     Worker worker(trainer, rank.gpu, session.process, session.setup.seed);
     if (engine.rank() == 0) {

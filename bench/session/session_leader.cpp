@@ -56,7 +56,7 @@ SessionLeader::SessionLeader(const SessionParts& session)
       runs_(session),
       rounds_(session.setup.device == Device::kCuda, rule_.exact_samples, session.setup.seed,
               session.options.num_batches_per_iter) {
-  if (session.setup.interleaved) rule_.minimum_rounds = RoundPlan::minimum_rounds();
+  if (session.setup.efficiency) rule_.minimum_rounds = RoundPlan::minimum_rounds();
 }
 
 double SessionLeader::elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
@@ -81,8 +81,8 @@ void SessionLeader::conduct() {
   if (check && scale_settles) check_reduction();
   if (session_.setup.reduces() && session_.trainer.engine().size() > 1) time_buckets();
   start_runs();
-  if (session_.setup.interleaved) plan_rounds();
-  const std::string reason = session_.setup.interleaved ? measure_rounds() : measure_one_phase();
+  if (session_.setup.efficiency) plan_rounds();
+  const std::string reason = session_.setup.efficiency ? measure_rounds() : measure_one_phase();
   check_at_the_end();
   complete(reason);
 }
@@ -145,8 +145,8 @@ void SessionLeader::judge_bandwidth(RunRecord& run) const {
   const int ranks = session_.trainer.engine().size();
   const double bus = bus_gigabytes_per_second(ranks, bytes, findings_.bucket_seconds);
   if (bus > 0) run.provenance["comm.bus_gigabytes_per_second"] = {json_number(bus), false};
-  std::string caution = bandwidth_caution(session_.facts.gpus.link, ranks, bytes, findings_.bucket_seconds);
-  if (!caution.empty()) add_caution(run.provenance, "slow_reductions", std::move(caution));
+  add_caution(run.provenance, "slow_reductions",
+              bandwidth_caution(session_.facts.gpus.link, ranks, bytes, findings_.bucket_seconds));
 }
 
 void SessionLeader::start_runs() {
@@ -212,7 +212,7 @@ void SessionLeader::train(PhaseRun& phase_run, std::int64_t steps, std::int64_t 
 void SessionLeader::require_time_for_samples(double step_seconds) const {
   const std::int64_t per_sample = session_.options.num_batches_per_iter;
   if (per_sample == 1) return;
-  const std::int64_t samples = session_.setup.interleaved ? 3 * rounds_.shortest_visit() : 1;
+  const std::int64_t samples = session_.setup.efficiency ? 3 * rounds_.shortest_visit() : 1;
   const double seconds = static_cast<double>(samples * per_sample) * step_seconds;
   if (seconds <= rule_.maximum_seconds) return;
   throw Error(Errc::kInconclusive,
@@ -226,7 +226,7 @@ void SessionLeader::tell(const std::string& line) const {
 }
 
 void SessionLeader::require_rounds(double step_seconds, bool settled) {
-  if (room_checked_ || !session_.setup.interleaved || rule_.exact_samples || !(step_seconds > 0)) return;
+  if (room_checked_ || !session_.setup.efficiency || rule_.exact_samples || !(step_seconds > 0)) return;
   room_checked_ = true;
   const ShortestSession shortest = rounds_.shortest_session(session_.options.num_warmup_batches);
   const double cap = rule_.maximum_seconds;
@@ -398,7 +398,7 @@ void SessionLeader::settle_rounds() {
 }
 
 void SessionLeader::complete(const std::string& stop_reason) {
-  if (session_.setup.interleaved) settle_rounds();
+  if (session_.setup.efficiency) settle_rounds();
   if (!rule_.exact_samples) findings_.target_half_width = rule_.target_half_width;
   // Use the ready times of phase none if it was measured: its ranks compute at the same time, but do not reduce.
   const PhaseRun& undisturbed = runs_.phases().size() > 1 ? runs_.phases()[1] : runs_.phases().front();

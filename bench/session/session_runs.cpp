@@ -15,7 +15,7 @@ namespace {
 constexpr auto kSaveEvery = std::chrono::seconds(5);
 
 std::vector<Phase> phases_of(const Setup& setup) {
-  if (setup.interleaved) return {Phase::kSolo, Phase::kNone, Phase::kFull};
+  if (setup.efficiency) return {Phase::kSolo, Phase::kNone, Phase::kFull};
   return {setup.main_phase()};
 }
 
@@ -103,9 +103,7 @@ void SessionRuns::fill(PhaseRun& phase_run) {
 
 void SessionRuns::save(PhaseRun& phase_run) {
   // All phases use the weights of the phase that trains, so a collapsed loss affects each of them.
-  if (std::string caution = loss_.caution(); !caution.empty()) {
-    add_caution(phase_run.record.provenance, "collapsed_loss", std::move(caution));
-  }
+  add_caution(phase_run.record.provenance, "collapsed_loss", loss_.caution());
   if (session_.observer.save) session_.observer.save(phase_run.record);
 }
 

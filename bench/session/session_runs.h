@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "bench/session/loss_watch.h"
-#include "bench/session/operation_log.h"
 #include "bench/session/phase_log.h"
 #include "bench/session/session_parts.h"
 #include "bench/store/run_record.h"

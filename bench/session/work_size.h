@@ -11,7 +11,6 @@
 
 namespace hvd::bench {
 
-/// Batch and image size of the setup.
 WorkSize work_of(const Setup& setup);
 
 /// Changes batch and image size of the setup to `work`. Scales the learning rate by the batch, because

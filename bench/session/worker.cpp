@@ -8,8 +8,8 @@
 #include "bench/session/rank_group.h"
 #include "bench/store/provenance.h"
 #include "bench/train/checksum.h"
-#include "bench/world/agreed_error.h"
 #include "bench/world/memory.h"
+#include "bench/world/settings.h"
 
 namespace hvd::bench {
 namespace {

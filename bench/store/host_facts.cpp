@@ -104,7 +104,6 @@ Processor parse_cpuinfo(std::string_view cpuinfo) {
     if (key == "CPU implementer") implementer = value;
     if (key == "CPU part") part = value;
     if (key == "microcode") result.microcode = value;
-    if (key == "cpu MHz") std::from_chars(value.data(), value.data() + value.size(), result.base_mhz);
     if (key == "flags" || key == "Features") {
       std::istringstream words(value);
       for (std::string flag; words >> flag;) result.flags.push_back(flag);

@@ -24,7 +24,6 @@ struct Processor {
   int sockets = 0;  ///< sockets of the host
   int cores = 0;    ///< physical cores of the host
   int hardware_threads = 0;
-  double base_mhz = 0;     ///< "cpu MHz", the clock at the time of reading
   std::string hypervisor;  ///< "yes" in a virtual machine, "no" outside of one; empty: unknown
   [[nodiscard]] bool has(std::string_view flag) const;
   /// Returns true for 64-bit Arm.

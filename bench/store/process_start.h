@@ -1,5 +1,5 @@
 // The environment of this process, and the facts about the launch that the environment holds. main() reads both once
-// (bench/cli/environment.h, bench/cli/launch.h) and hands them down. No other code of bench reads the environment, so
+// (bench/cli/launch.h) and hands them down. No other code of bench reads the environment, so
 // that a test can pass its own environment. Plain data.
 #pragma once
 
@@ -11,7 +11,6 @@
 
 namespace hvd::bench {
 
-/// Environment variables: name and value.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// Returns the value of `name`, or an empty string.

@@ -10,6 +10,7 @@ constexpr std::string_view kCautionPrefix = "caution.";
 }  // namespace
 
 void add_caution(Provenance& provenance, std::string_view name, std::string text) {
+  if (text.empty()) return;
   provenance.insert_or_assign(std::string(kCautionPrefix).append(name), ProvenanceFact{std::move(text), false});
 }
 

@@ -41,7 +41,8 @@ struct ProvenanceFact {
 using Provenance = std::map<std::string, ProvenanceFact>;
 
 /// Records why a reader should doubt this run's figures. Stored as the fact `caution.<name>`, outside the fingerprint,
-/// and printed below the closing table. `name` is snake_case; `text` is one line: the observation and advice.
+/// and printed below the closing table. `name` is snake_case; `text` is one line, the observation and advice, or empty:
+/// then nothing is recorded.
 void add_caution(Provenance& provenance, std::string_view name, std::string text);
 /// Returns the texts of all cautions, each as "caution: <text>", in the order of their names.
 std::vector<std::string> caution_lines(const Provenance& provenance);

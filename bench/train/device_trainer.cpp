@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "models/graph/autodiff.h"

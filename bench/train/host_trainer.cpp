@@ -88,7 +88,7 @@ void HostTrainer::take_share() {
   facts_.notes.push_back(fmt::format(
       "sharded: each rank holds {:.2f} MiB of gradients, {:.2f} of weights, and at most {:.2f} of momentum{}",
       mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(most_momentum),
-      setup_.interleaved ? " (all of it: phases solo and none update all weights)" : ""));
+      setup_.efficiency ? " (all of it: phases solo and none update all weights)" : ""));
 }
 
 void HostTrainer::apply_deadline() {
@@ -102,7 +102,7 @@ void HostTrainer::follow_plan() {
   if (now == share_) return;
   share_ = std::move(now);
   // Phases solo and none update all weights, so an interleaved session keeps the momentum of all weights.
-  if (!setup_.interleaved) sharded_->keep_momentum(share_);
+  if (!setup_.efficiency) sharded_->keep_momentum(share_);
 }
 
 void HostTrainer::set_schedule(Schedule schedule) {

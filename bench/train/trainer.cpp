@@ -29,7 +29,7 @@ SyntheticBatches Trainer::make_batches() const {
   const std::int64_t elements = kImageChannels * setup_.model.image_size * setup_.model.image_size;
   const int count = setup_.batches > 0 ? setup_.batches : batches_to_cycle(setup_.model.batch_size, elements);
   return {models::SyntheticSpec{setup_.seed, elements, setup_.model.classes}, setup_.model.batch_size, count,
-          setup_.equal_batches ? BatchPlace{} : BatchPlace{engine_.rank(), engine_.size()}, setup_.labels};
+          setup_.equal_batches ? BatchPlace{} : BatchPlace{engine_.rank(), engine_.size()}, setup_.label_rule};
 }
 
 std::vector<core::GradientInfo> Trainer::gradient_infos() const {

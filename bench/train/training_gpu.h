@@ -33,7 +33,6 @@ class TrainingGpu {
   [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const = 0;
   /// Number of this rank's steps that were launched while the previous step ran.
   [[nodiscard]] virtual std::uint64_t steps_ahead() const = 0;
-  /// Memory use of the GPU.
   [[nodiscard]] virtual MemoryUse memory_use() = 0;
 };
 

@@ -11,7 +11,6 @@
 
 namespace hvd::bench {
 
-/// What one rank may use.
 struct RankCores {
   std::vector<int> cpus = {};  ///< processors on which the rank's threads may run, ascending
   double quota = 0;            ///< processors' worth of time that the rank's cgroup may use; 0: no limit

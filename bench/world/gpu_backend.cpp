@@ -3,8 +3,6 @@
 #include <mutex>
 #include <utility>
 
-#include "bench/world/library_search.h"
-
 namespace hvd::bench {
 namespace {
 
@@ -39,6 +37,10 @@ class CudaBackend final : public GpuBackend {
 };
 
 }  // namespace
+
+gpu::LibrarySearch library_search(const Environment& environment) {
+  return gpu::library_search([&](const char* variable) { return value_of(environment, variable); });
+}
 
 std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment) {
   return std::make_unique<CudaBackend>(environment);

@@ -36,6 +36,9 @@ class GpuBackend {
                                                                       const models::ArenaAllocator& allocate) = 0;
 };
 
+/// Finds out from the environment where NCCL, cuDNN and cuBLASLt may lie on this machine: see gpu::library_search().
+gpu::LibrarySearch library_search(const Environment& environment);
+
 /// Makes the backend for NVIDIA GPUs. In a build without CUDA, the backend lists no GPUs and says why. `environment`
 /// says where NVIDIA's libraries are searched.
 std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment);

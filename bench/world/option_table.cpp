@@ -20,7 +20,7 @@ void OptionTable::path(const char* names, const char* placeholder, const char* h
   value(names, placeholder, help, std::move(uses), [names, kind, &target](const std::string& text) {
     if (text.empty()) throw Error(Errc::kInvalidArgument, fmt::format("{}: the {}'s name is empty", names, kind));
     target = text;
-  });
+  }).set_by_variable = [&target](const std::string& text) { target = text; };
 }
 
 bool OptionTable::given(const std::string& name) const {

@@ -28,7 +28,9 @@ enum OptionUse : unsigned {
   kRerun = 32,            ///< `hvdb rerun` repeats it, if the value matches `pattern`
   kRerunWithout = 64,     ///< `hvdb rerun` leaves it out, because it decides about the output
   kRerunWithOther = 128,  ///< `hvdb rerun` takes another file than the one in the stored command
-  kTrainOnly = 256        ///< `hvd_bench validate` refuses it
+  kTrainOnly = 256,       ///< `hvd_bench validate` refuses it
+  kOfBuckets = 512,       ///< only schedules with a plan of buckets use it
+  kOfNegotiation = 1024   ///< only the negotiated schedule uses it
 };
 
 struct Uses {
@@ -38,6 +40,7 @@ struct Uses {
   const char* decided = "";   ///< the part of a campaign's spec that decides about the option
   const char* pattern = "[^/]*";           ///< with kRerun: a regular expression that all of a stored value matches
   std::function<std::string()> text = {};  ///< the present value, as comparison and record have it
+  const char* variable = "";               ///< environment variable that also sets the option: "NAME (unit)"
 };
 
 struct OptionRow {
@@ -47,13 +50,17 @@ struct OptionRow {
   const char* group;  ///< title in --help
   std::function<void(const std::string&)> set;
   Uses uses;
-  std::string low = {}, high = {};      ///< range of a number
-  std::vector<std::string> words = {};  ///< possible values, if these are words
-  bool repeated = false;                ///< may be given several times, with one value each
-  bool given = false;                   ///< the user gave it
+  std::function<void(const std::string&)> set_by_variable = {};  ///< as `set`, with the variable's name in errors
+  std::string low = {}, high = {};                               ///< range of a number
+  std::vector<std::string> words = {};                           ///< possible values, if these are words
+  bool repeated = false;                                         ///< may be given several times, with one value each
+  bool given = false;                                            ///< the user gave it
 
   [[nodiscard]] bool is(OptionUse use) const { return (uses.in & use) != 0; }
   [[nodiscard]] std::string name() const { return std::string(names).substr(0, std::string_view(names).find(',')); }
+  [[nodiscard]] std::string variable() const {
+    return std::string(uses.variable).substr(0, std::string_view(uses.variable).find(' '));
+  }
 };
 
 template <class T>
@@ -79,7 +86,6 @@ class OptionTable {
   void group(const char* title) { group_ = title; }
   OptionRow& value(const char* names, const char* placeholder, const char* help, Uses uses,
                    std::function<void(const std::string&)> set);
-  /// Sets `target` to `value`.
   template <class T>
   void flag(const char* names, const char* help, Uses uses, T& target, std::type_identity_t<T> value_if_given) {
     const bool inverse = *uses.compared != 0;
@@ -88,21 +94,30 @@ class OptionTable {
   }
   template <class T>
   void integer(const char* names, const char* help, const Uses& uses, std::int64_t low, std::int64_t high, T& target) {
-    const auto set = [=, &target](const std::string& text) {
-      target = static_cast<ValueOf<T>>(parse_integer(names, text, low, high));
+    const auto set = [=, &target](const char* where) {
+      return [=, &target](const std::string& text) {
+        target = static_cast<ValueOf<T>>(parse_integer(where, text, low, high));
+      };
     };
-    add_range(value(names, "N", help, uses, set), std::to_string(low), std::to_string(high), "-?[0-9]+", target);
+    OptionRow& row = value(names, "N", help, uses, set(names));
+    row.set_by_variable = set(uses.variable);
+    add_range(row, std::to_string(low), std::to_string(high), "-?[0-9]+", target);
   }
   /// Sets `target`, a number or a duration, to `factor` times the value, rounded down if need be.
   template <class T>
-  void number(const char* names, const char* placeholder, const char* help, const Uses& uses, double low, double high,
-              T& target, double factor = 1) {
-    const auto set = [=, &target](const std::string& text) {
-      const double x = factor * parse_number(names, text, low, high);
-      if constexpr (std::is_convertible_v<double, ValueOf<T>>) target = static_cast<ValueOf<T>>(x);
-      if constexpr (!std::is_convertible_v<double, ValueOf<T>>) target = T(static_cast<std::int64_t>(x));
+  OptionRow& number(const char* names, const char* placeholder, const char* help, const Uses& uses, double low,
+                    double high, T& target, double factor = 1) {
+    const auto set = [=, &target](const char* where) {
+      return [=, &target](const std::string& text) {
+        const double x = factor * parse_number(where, text, low, high);
+        if constexpr (std::is_convertible_v<double, ValueOf<T>>) target = static_cast<ValueOf<T>>(x);
+        if constexpr (!std::is_convertible_v<double, ValueOf<T>>) target = T(static_cast<std::int64_t>(x));
+      };
     };
-    add_range(value(names, placeholder, help, uses, set), json_number(low), json_number(high), "[0-9.eE+-]+", target);
+    OptionRow& row = value(names, placeholder, help, uses, set(names));
+    row.set_by_variable = set(uses.variable);
+    add_range(row, json_number(low), json_number(high), "[0-9.eE+-]+", target);
+    return row;
   }
   template <class T>
   void choice(const char* names, const char* placeholder, const char* help, Uses uses, T& target,

@@ -16,6 +16,7 @@
 #include "engine/runtime/device_engine.h"
 #include "engine/runtime/engine.h"
 #include "models/synthetic.h"
+#include "models/train_step.h"
 
 namespace hvd::bench {
 
@@ -50,9 +51,22 @@ struct ValidateOptions {
   double threshold = 0.02;  ///< a rank or node is slow if it takes longer than the others by at least this fraction
 };
 
+/// The user's choices that settle() passes on to the Setup as they are.
+struct TrainingChoices {
+  DataType compute = DataType::kF32;
+  bool winograd = true;  ///< false with --no-winograd: fp32 convolutions on the CPU are direct
+  std::uint64_t seed = 1;
+  models::LabelRule label_rule = models::LabelRule::kFresh;
+  models::SgdOptions sgd;  ///< for one rank; the rate is scaled by the world size (learning_rate.h)
+  GpuOptions gpu;
+  ScheduleTuning tuning;
+  bool efficiency = false;  ///< --efficiency: measure phases solo, none and full in turns; print the decomposition
+  bool profile = false;     ///< --profile: time every operation (the run is marked traced)
+};
+
 // A process has only one Options object, so the members are grouped by subject and not by size.
-struct Options : WorldOptions {   // NOLINT(clang-analyzer-optin.performance.Padding)
-  std::vector<std::string> argv;  ///< the command line as given
+struct Options : WorldOptions, TrainingChoices {  // NOLINT(clang-analyzer-optin.performance.Padding)
+  std::vector<std::string> argv;                  ///< the command line as given
 
   // what to train
   std::string model = "resnet101";
@@ -61,26 +75,16 @@ struct Options : WorldOptions {   // NOLINT(clang-analyzer-optin.performance.Pad
   std::int64_t classes = 1000;
   bool auxiliary_head = false;
   Device device = Device::kAuto;
-  DataType compute = DataType::kF32;
   std::optional<DataType> allreduce;  ///< --allreduce-dtype, --fp16-allreduce; default fp32
-  bool winograd = true;               ///< false with --no-winograd: fp32 convolutions on the CPU are direct
   int threads = 0;                    ///< compute threads per rank; 0: this rank's share of the cores
-  std::uint64_t seed = 1;
-  std::string replay_file;         ///< --replay: play back recorded times instead of computing
-  std::int64_t replay_shrink = 1;  ///< --replay-shrink: divides the recorded gradients' sizes
-  std::string record_replay_file;  ///< --record-replay: write what this run's rank 0 measured
-  models::LabelRule label_rule = models::LabelRule::kFresh;
-  double learning_rate = 0.01;  ///< for one rank; scaled by the world size (train/learning_rate.h)
-  double momentum = 0.9;
-  double weight_decay = 1e-4;
-
-  GpuOptions gpu;
+  std::string replay_file;            ///< --replay: play back recorded times instead of computing
+  std::int64_t replay_shrink = 1;     ///< --replay-shrink: divides the recorded gradients' sizes
+  std::string record_replay_file;     ///< --record-replay: write what this run's rank 0 measured
 
   // how to reduce
   bool host_comm = false;  ///< --comm mpi or loopback was given: gradients are reduced in host memory
   EngineOptions engine;    ///< engine.deadline limits every wait for another rank after the first steps
   comm::CommOptions comm_options;
-  ScheduleTuning tuning;
   std::vector<std::string> unused;  ///< options and variables that the user set and engine.schedule does not use
 
   std::optional<ValidateOptions> validate;  ///< if set, the options under "how long to measure" are ignored
@@ -91,10 +95,8 @@ struct Options : WorldOptions {   // NOLINT(clang-analyzer-optin.performance.Pad
   std::optional<int> num_iters;           ///< if given, exactly this many samples; else until the interval is narrow
   double target_interval = 0.02;          ///< target half width of the median's interval, as a fraction of the median
   std::chrono::seconds max_time{300};     ///< limit on the time of the measurement, warm-up included
-  bool efficiency = false;  ///< --efficiency: measure phases solo, none and full in turns; print the decomposition
-  bool fit = false;         ///< --fit: lower batch_size, then image_size, until kMinRounds rounds fit max_time
-  bool profile = false;     ///< --profile: time every operation (the run is marked traced)
-  bool check = true;        ///< --no-check skips the independent check of the reduced gradients
+  bool fit = false;   ///< --fit: lower batch_size, then image_size, until kMinRounds rounds fit max_time
+  bool check = true;  ///< --no-check skips the independent check of the reduced gradients
 
   // where results go
   std::string db_file = "hvd_bench.db";       ///< --db; "" (--no-db) stores nothing

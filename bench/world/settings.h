@@ -9,9 +9,16 @@
 #include <vector>
 
 #include "engine/base/deadline.h"
+#include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench {
+
+/// An error that every rank knows and throws, so no rank's wait needs to be aborted.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// The settings that must be equal on all ranks, by option name.
 using RunSettings = std::vector<std::pair<std::string, std::string>>;

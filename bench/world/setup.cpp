@@ -188,7 +188,6 @@ void refuse_search(const Setup& setup) {
   }
 }
 
-/// Refuses options that contradict --fit.
 void refuse_fit(const Options& options) {
   if (!options.fit) return;
   if (!options.efficiency) {
@@ -215,30 +214,20 @@ std::string Setup::compute_name() const {
 
 Setup settle(const Options& options, GpuBackend* gpus) {
   Setup setup;
+  static_cast<TrainingChoices&>(setup) = options;
   setup.model.classes = options.classes;
   setup.model.auxiliary_head = options.auxiliary_head;
   setup.device = takes_gpu(options, gpus, setup) ? Device::kCuda : Device::kCpu;
   refuse_types(options, setup);
   refuse_algorithm(options, setup);
-  setup.compute = options.compute;
   setup.deadline = options.engine.deadline;
   setup.startup_deadline = options.startup_deadline;
-  setup.gpu = options.gpu;
-  setup.tuning = options.tuning;
   setup.allreduce = options.allreduce.value_or(DataType::kF32);
   if (setup.device == Device::kCuda) setup.gradient = setup.allreduce;
-  setup.seed = options.seed;
-  setup.labels = options.label_rule;
-  setup.winograd = options.winograd;
-  setup.sgd.learning_rate = options.learning_rate;
-  setup.sgd.momentum = options.momentum;
-  setup.sgd.weight_decay = options.weight_decay;
-  setup.profile = options.profile;
   setup.schedule = options.comm == CommBackend::kNone ? Schedule::kNone : options.engine.schedule;
   setup.fusion_threshold_bytes = options.engine.negotiation.fusion.threshold_bytes;
-  setup.interleaved = options.efficiency;
   setup.equal_batches = options.validate.has_value();
-  if (setup.interleaved && !setup.reduces()) {
+  if (setup.efficiency && !setup.reduces()) {
     throw Error(Errc::kInvalidArgument, "--efficiency measures what communication costs: leave out --comm none");
   }
   if (options.num_batches_per_iter < 1) {

@@ -13,33 +13,22 @@
 #include "bench/world/learning_rate.h"
 #include "bench/world/options.h"
 #include "models/replay/replay.h"
-#include "models/synthetic.h"
-#include "models/train_step.h"
 #include "models/zoo/zoo.h"
 
 namespace hvd::bench {
 
-struct Setup {
+struct Setup : TrainingChoices {
   models::ModelSpec model;  ///< with canonical name, batch size and image size filled in
   Device device = Device::kCpu;
-  DataType compute = DataType::kF32;
   DataType allreduce = DataType::kF32;  ///< requested; on GPUs for the whole all-reduce, on CPUs only between nodes
   DataType gradient = DataType::kF32;   ///< type of the gradient arena
-  std::uint64_t seed = 1;
-  models::SgdOptions sgd;  ///< the user's values, for one rank
   RateScaling rate_scaling;
-  bool winograd = true;  ///< used by device kCpu
-  bool profile = false;
-  models::LabelRule labels = models::LabelRule::kFresh;
   int batches = 0;  ///< number of mini-batches to cycle through; 0: batches_to_cycle()
   /// Schedule of phase full; kNone: there is no phase full and nothing is reduced.
   Schedule schedule = Schedule::kStatic;
   std::size_t fusion_threshold_bytes = 0;
   Patience deadline = std::chrono::milliseconds(60000);          ///< limit of every wait after the first steps
   Patience startup_deadline = std::chrono::milliseconds(60000);  ///< limit of every wait until the first steps are done
-  GpuOptions gpu;                                                ///< used by device kCuda
-  ScheduleTuning tuning;
-  bool interleaved = false;    ///< measure phases solo, none and full in rounds
   bool equal_batches = false;  ///< every rank trains on the batches that a world of one rank would have
   std::optional<models::ReplayProfile> replay;
   std::vector<std::string> notes;  ///< describe choices made for the user

@@ -19,6 +19,7 @@ constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr std::int64_t kIntMax = std::numeric_limits<int>::max();
 constexpr unsigned kUsual = kEqual | kCampaign | kRerun;
 constexpr unsigned kOfEngine = kUsual | kTrainOnly | kFingerprint;  // recorded, as a fact of the engine
+constexpr unsigned kNegotiated = kOfEngine | kOfNegotiation;
 constexpr unsigned kOfGpus = kUsual | kOnGpus;
 constexpr unsigned kMeasured = kCampaign | kRerun | kTrainOnly;
 
@@ -41,7 +42,8 @@ void add_training(OptionTable& add, Options& o) {
               {.in = kEqual | kRerun, .decided = "weak.batch_size or strong.global_batch"}, 1, 1 << 16, o.batch_size);
   add.integer("--image-size", "Height and width of the images (default: the network's own, 224 or 299)", {kUsual}, 1,
               1 << 14, o.image_size);
-  add.integer("--classes", "Classes of the last layer (default: 1000)", {kUsual}, 2, 1 << 20, o.classes);
+  add.integer("--classes", "Classes of the last layer (default: 1000)",
+              {.in = kUsual | kFingerprint, .fact = "option.classes"}, 2, 1 << 20, o.classes);
   add.flag("--auxiliary-head", "Inception V3 with its auxiliary classifier", {kUsual}, o.auxiliary_head, true);
   const std::vector<std::string> types{"fp32", "tf32", "fp16", "bf16"};
   add.value("--dtype", "TYPE", "Compute in fp32 (default), bf16, tf32 or fp16 (the last two: GPU only)",
@@ -68,7 +70,7 @@ void add_training(OptionTable& add, Options& o) {
              {kUsual}, o.label_rule, {{"fresh", models::LabelRule::kFresh}, {"cycled", models::LabelRule::kCycled}});
   add.number("--learning-rate", "X",
              "For one rank (default: 0.01); over 200 steps it grows with the ranks, to 0.02 at most", {kUsual}, 0, 1000,
-             o.learning_rate);
+             o.sgd.learning_rate);
   add.path("--replay", "FILE", "Play a recorded step's times instead of computing",
            {kEqual | kCampaign | kRerunWithOther | kTrainOnly}, o.replay_file);
   add.integer("--replay-shrink", "Divide the recorded gradients' sizes by N; stored as model NAME-divN", {kMeasured}, 1,
@@ -113,27 +115,40 @@ void add_reduction(OptionTable& add, Options& o) {
       {.in = kUsual | kFactOnCpus | kFingerprint, .compared = "--segment-kb (bytes)", .fact = "comm.segment_bytes"}, 1,
       1 << 20, o.comm_options.segment_bytes, 1024);
   add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)",
-             {.in = kOfEngine, .compared = "--bucket-mb (bytes)", .fact = "engine.bucket_bytes"}, 0, 1 << 20,
-             o.engine.buckets.bucket_bytes, kMebibyte);
+             {.in = kOfEngine | kOfBuckets, .compared = "--bucket-mb (bytes)", .fact = "engine.bucket_bytes"}, 0,
+             1 << 20, o.engine.buckets.bucket_bytes, kMebibyte);
+  std::size_t& threshold_bytes = o.engine.negotiation.fusion.threshold_bytes;
   add.number("--fusion-threshold-mb", "MIB", "Fusion buffer of the negotiated schedule (default: 128; 0: no fusion)",
-             {.in = kOfEngine, .compared = "--fusion-threshold-mb (bytes)", .fact = "engine.fusion_threshold_bytes"}, 0,
-             1 << 20, o.engine.negotiation.fusion.threshold_bytes, kMebibyte);
+             {.in = kNegotiated,
+              .compared = "--fusion-threshold-mb (bytes)",
+              .fact = "engine.fusion_threshold_bytes",
+              .variable = "HOROVOD_FUSION_THRESHOLD (bytes)"},
+             0, 1 << 20, threshold_bytes, kMebibyte)
+      .set_by_variable = [&threshold_bytes](const std::string& text) {
+    threshold_bytes =
+        static_cast<std::size_t>(parse_integer("HOROVOD_FUSION_THRESHOLD (bytes)", text, 0, std::int64_t{1} << 40));
+  };
   add.number("--cycle-time-ms", "MS", "Negotiated schedule: pause after a negotiation that moved nothing (default: 1)",
-             {.in = kOfEngine, .compared = "--cycle-time-ms (microseconds)", .fact = "engine.cycle_time_us"}, 0, 60000,
-             o.engine.cycle_time, 1000);
+             {.in = kNegotiated,
+              .compared = "--cycle-time-ms (microseconds)",
+              .fact = "engine.cycle_time_us",
+              .variable = "HOROVOD_CYCLE_TIME (milliseconds)"},
+             0, 60000, o.engine.cycle_time, 1000);
   add.integer("--cache-capacity", "Entries of the negotiation's response cache (default: 1024)",
-              {.in = kOfEngine, .fact = "engine.cache_capacity"}, 0, 1 << 30, o.engine.negotiation.cache_capacity);
+              {.in = kNegotiated, .fact = "engine.cache_capacity", .variable = "HOROVOD_CACHE_CAPACITY (entries)"}, 0,
+              1 << 30, o.engine.negotiation.cache_capacity);
   add.flag("--tune-schedule",
            "First try bucket size or fusion threshold and cycle time; on GPUs also graph, overlap, CTAs and "
            "registration; on CPUs also segment and algorithm. What is given here is not tried. Train with the fastest",
            {kUsual | kTrainOnly}, o.tuning.on, true);
   add.number("--deadline-seconds", "S",
              "Deadline of every wait for another rank, and on CPUs of a step, after the first steps (default: 60)",
-             {kCampaign | kRerun}, 0.1, 86400, o.engine.deadline.timeout, 1000);
+             {.in = kCampaign | kRerun, .fact = "option.deadline_ms"}, 0.1, 86400, o.engine.deadline.timeout, 1000);
   add.number("--startup-deadline-seconds", "S",
              "Deadline of waits, and on CPUs of a step, during start-up, while ranks join, build the network, tune and "
              "take their first steps (default: 300, or --deadline-seconds if that is longer)",
-             {kCampaign | kRerun}, 0.1, 86400, o.startup_deadline.timeout, 1000);
+             {.in = kCampaign | kRerun, .fact = "option.startup_deadline_ms"}, 0.1, 86400, o.startup_deadline.timeout,
+             1000);
 }
 
 void add_gpu(OptionTable& add, GpuOptions& o) {
@@ -166,23 +181,31 @@ void add_gpu(OptionTable& add, GpuOptions& o) {
 
 void add_measurement(OptionTable& add, Options& o) {
   add.group("How it is measured");
-  add.integer("--num-warmup-batches", "Steps before measuring (default: until the step time is steady)", {kMeasured}, 0,
-              kIntMax, o.num_warmup_batches);
+  add.integer("--num-warmup-batches", "Steps before measuring (default: until the step time is steady)",
+              {.in = kMeasured,
+               .fact = "option.num_warmup_batches",
+               .text = [&o] { return o.num_warmup_batches ? value_text(*o.num_warmup_batches) : "until steady"; }},
+              0, kIntMax, o.num_warmup_batches);
   add.integer("--num-batches-per-iter", "Steps per sample (default: 1)", {kMeasured}, 1, kIntMax,
               o.num_batches_per_iter);
-  add.integer("--num-iters", "Samples (default: until the interval of the median is narrow enough)", {kMeasured}, 1,
-              kIntMax, o.num_iters);
-  add.number("--target-interval", "X", "Relative half width of that interval (default: 0.02)", {kMeasured}, 1e-4, 1,
-             o.target_interval);
-  add.number("--max-time", "S", "Cap on the measurement in seconds, warm-up included (default: 300)", {kMeasured}, 1,
-             1e7, o.max_time);
+  add.integer("--num-iters", "Samples (default: until the interval of the median is narrow enough)",
+              {.in = kMeasured,
+               .fact = "option.num_iters",
+               .text = [&o] { return o.num_iters ? value_text(*o.num_iters) : "until narrow"; }},
+              1, kIntMax, o.num_iters);
+  add.number("--target-interval", "X", "Relative half width of that interval (default: 0.02)",
+             {.in = kMeasured, .fact = "option.target_interval"}, 1e-4, 1, o.target_interval);
+  add.number("--max-time", "S", "Cap on the measurement in seconds, warm-up included (default: 300)",
+             {.in = kMeasured, .fact = "option.max_time_s"}, 1, 1e7, o.max_time);
   add.flag("--efficiency", "Also measure one rank alone and all ranks not reducing",
-           {.in = kEqual | kRerun | kTrainOnly, .decided = "efficiency"}, o.efficiency, true);
+           {.in = kEqual | kRerun | kTrainOnly, .fact = "option.efficiency", .decided = "efficiency"}, o.efficiency,
+           true);
   add.flag("--fit", "With --efficiency: lower batch, then image size, until 12 rounds fit",
            {.in = kEqual | kRerun, .decided = "weak.batch_size or strong.global_batch"}, o.fit, true);
   add.flag("--profile", "Time every operation; on a GPU, also show its bound (never compare such a run with others)",
            {.in = kEqual | kRerun | kTrainOnly, .decided = "nothing: no table takes profiled runs"}, o.profile, true);
-  add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", {kMeasured}, o.check, false);
+  add.flag("--no-check", "Do not compare the reduced gradients with an independent sum",
+           {.in = kMeasured, .compared = "check", .fact = "option.check"}, o.check, false);
 }
 
 void add_output(OptionTable& add, Options& o) {
@@ -203,7 +226,8 @@ void add_output(OptionTable& add, Options& o) {
   add.path("--timeline-filename", "FILE", "Chrome trace per rank (never compare such a run with others)",
            {.in = kEqual | kRerunWithOther | kTrainOnly,
             .decided = "nothing: one file cannot hold many cells",
-            .text = [&o] { return o.engine.timeline_filename.empty() ? "off" : "on"; }},
+            .text = [&o] { return o.engine.timeline_filename.empty() ? "off" : "on"; },
+            .variable = "HOROVOD_TIMELINE"},
            o.engine.timeline_filename);
 }
 

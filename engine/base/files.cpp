@@ -36,8 +36,9 @@ NewFile create_beside(const std::string& path) {
   throw Error(Errc::kIo, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
 }
 
-/// Returns 0, or errno of the failed call.
-int write_all(int descriptor, std::string_view text) {
+}  // namespace
+
+int write_all(int descriptor, std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
     if (written < 0 && errno != EINTR) return errno;
@@ -45,8 +46,6 @@ int write_all(int descriptor, std::string_view text) {
   }
   return 0;
 }
-
-}  // namespace
 
 std::optional<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

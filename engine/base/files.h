@@ -16,6 +16,9 @@ std::optional<std::string> read_file(const std::string& path);
 /// Errors: io, naming the file; the errors of require_replaceable().
 void replace_file(const std::string& path, std::string_view text);
 
+/// Returns 0, or errno of the write that failed.
+int write_all(int descriptor, std::string_view text) noexcept;
+
 /// Errors: io if `path` is a folder, a device, a pipe or a socket. Without this check a program run by root could
 /// rename its file over /dev/null and remove the device for everybody.
 void require_replaceable(const std::string& path);

@@ -16,7 +16,6 @@ enum class VectorLevel : std::uint8_t {
   kAvx512,  ///< vectors of 64 bytes: AVX-512 F, BW, DQ and VL
 };
 
-/// Returns the bytes of a vector register.
 constexpr int vector_bytes(VectorLevel level) noexcept {
   return level == VectorLevel::kBase ? 16 : level == VectorLevel::kAvx2 ? 32 : 64;
 }

@@ -32,7 +32,6 @@ namespace hvd::comm {
 
 using Bytes = std::vector<std::byte>;
 
-/// Returns the bytes of `message` as text.
 inline std::string text_of(std::span<const std::byte> message) {
   return {reinterpret_cast<const char*>(message.data()), message.size()};
 }

@@ -20,7 +20,6 @@
 
 namespace hvd::comm {
 
-/// One collective that a rank entered.
 struct CollectiveInFlight {
   std::uint64_t sequence = 0;  ///< number of the collective in its communicator; equal on all ranks
   std::string operation;

@@ -129,7 +129,6 @@ class DeviceEngine {
   /// Waits until the GPU has finished the oldest step in flight. The wait sleeps, except around the expected end.
   /// Errors: those of the engine; timeout; backend if the GPU failed.
   DeviceReport finish_step();
-  /// Returns true if the options ask for graphs.
   [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
   /// If the options ask for graphs but steps of the current schedule cannot be captured, returns the reason in one
   /// line; else empty.

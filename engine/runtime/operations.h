@@ -17,7 +17,6 @@ namespace hvd {
 /// Divides `rows` among `ranks` as evenly as possible; the first ranks may get one row more. Returns rows per rank.
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
-/// The communicator and the deadline of an operation.
 struct OperationContext {
   comm::Communicator& communicator;
   Deadline deadline;

@@ -93,7 +93,6 @@ class PrimitiveProgram {
 
   /// Makes the operation, named `node`, that copies `from` to the layout and type of `to`. Appends nothing.
   [[nodiscard]] BoundOperation reorder(std::string node, const TensorView& from, const TensorView& to);
-  /// Appends an operation to the step.
   BoundOperation& append(BoundOperation operation);
   /// Returns the operation that was appended last.
   BoundOperation& last() { return operations_.back(); }

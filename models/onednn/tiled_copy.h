@@ -28,7 +28,6 @@ class TiledCopy {
   /// [s * strip(), (s + 1) * strip()).
   [[nodiscard]] std::size_t strip() const noexcept { return strip_; }
   [[nodiscard]] std::size_t strips() const noexcept { return strips_; }
-  /// Number of tiles in a strip.
   [[nodiscard]] std::size_t tiles() const noexcept { return strip_ / (kTile * kTile); }
   /// A strip is stored as rows() rows of strip() / rows() elements. rows() is 1 for a blocked layout, and 16 for a
   /// plain matrix, in which tile t is the columns [t * kTile, (t + 1) * kTile).

@@ -21,7 +21,6 @@ constexpr std::size_t kColumns = 256;
 constexpr std::size_t kTiles = 4;
 constexpr std::size_t kLine = 64;
 
-/// The arrays of one parameter.
 struct Arrays {
   float* weight = nullptr;
   float* momentum = nullptr;

@@ -13,44 +13,19 @@ namespace {
 // The auxiliary head's 5x5 convolution needs a 17x17 grid. Smaller images than 299 x 299 pixels have a smaller grid.
 constexpr std::int64_t kAuxiliaryMinimumImageSize = 299;
 
-std::vector<ModelInfo> make_catalogue() {
-  const std::string source = "torchvision 0.15 model metadata (num_params, _ops)";
-  return {
-      {.name = "inception3",
-       .aliases = {"inception_v3", "inceptionv3"},
-       .default_image_size = 299,
-       .minimum_image_size = 75,
-       .published_parameters = 23'834'568,
-       .published_forward_gmac = 5.71,
-       .source = source + "; parameters less the auxiliary head's 3,326,696"},
-      {.name = "resnet50",
-       .aliases = {"resnet50_v1.5"},
-       .default_image_size = 224,
-       .minimum_image_size = 32,
-       .published_parameters = 25'557'032,
-       .published_forward_gmac = 4.09,
-       .source = source},
-      {.name = "resnet101",
-       .aliases = {"resnet101_v1.5"},
-       .default_image_size = 224,
-       .minimum_image_size = 32,
-       .published_parameters = 44'549'160,
-       .published_forward_gmac = 7.80,
-       .source = source},
-      {.name = "vgg16",
-       .aliases = {"vgg-16"},
-       .default_image_size = 224,
-       .minimum_image_size = 32,
-       .published_parameters = 138'357'544,
-       .published_forward_gmac = 15.47,
-       .source = source},
-  };
-}
-
 }  // namespace
 
 const std::vector<ModelInfo>& model_catalogue() {
-  static const std::vector<ModelInfo> catalogue = make_catalogue();  // built once, never changed
+  // Built once, never changed.
+  static const std::vector<ModelInfo> catalogue{
+      {.name = "inception3",
+       .aliases = {"inception_v3", "inceptionv3"},
+       .default_image_size = 299,
+       .minimum_image_size = 75},
+      {.name = "resnet50", .aliases = {"resnet50_v1.5"}, .default_image_size = 224, .minimum_image_size = 32},
+      {.name = "resnet101", .aliases = {"resnet101_v1.5"}, .default_image_size = 224, .minimum_image_size = 32},
+      {.name = "vgg16", .aliases = {"vgg-16"}, .default_image_size = 224, .minimum_image_size = 32},
+  };
   return catalogue;
 }
 

@@ -23,9 +23,6 @@ struct ModelInfo {
   std::vector<std::string> aliases;  ///< "inception_v3", ...
   std::int64_t default_image_size = 224;
   std::int64_t minimum_image_size = 32;
-  std::int64_t published_parameters = 0;  ///< number of parameters at 1000 classes, without the auxiliary head
-  double published_forward_gmac = 0;      ///< 10^9 multiply-accumulates per image at the default image size
-  std::string source;                     ///< source of the published counts
 };
 
 const std::vector<ModelInfo>& model_catalogue();

@@ -34,7 +34,7 @@ ARROWS = {
     "bench/cli": ("bench/session", "bench/coll"),
     "bench/micro": ("engine/runtime", "models/cudnn/run"),
     "bench/net": (),
-    "bench/peers": ("engine/comm",),
+    "bench/peers": ("engine/comm", "bench/measure"),
 }
 # Headers that no file of a folder may include, not even through other headers. `coll` has options of its own.
 UNREACHABLE = {"bench/coll": ("bench/world/options.h", "bench/world/setup.h")}
@@ -56,7 +56,6 @@ MAX_FILES_OF_FOLDER = 40
 VENDOR_OWNERS = {
     r"mpi\.h": (
         "engine/comm/mpi/",
-        "bench/micro/allreduce_bench",
         "bench/micro/engine_bench",
         "bench/peers/mpi_collectives",
         "bench/peers/ccl_collectives",
@@ -112,12 +111,11 @@ ALGORITHM = re.compile(
 # The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. mpi/environment.cpp
 # records which transport MPI was forced to use. vector_level.cpp reads HVD_MAX_CPU_ISA.
 GETENV_OWNERS = (
-    "bench/cli/environment.cpp",
+    "bench/cli/main.cpp",
     "bench/cli/nccl_log.cpp",
     "engine/base/vector_level.cpp",
     "engine/comm/mpi/environment.cpp",
 )
-READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
 # doctor/mpi_probe.cpp ends a child process, which must not return into its caller.
 EXIT_OWNERS = ("bench/cli/doctor/mpi_probe.cpp", "bench/cli/main.cpp", "bench/cli/process_end.cpp")
 MAX_LINES_CPP = 450
@@ -130,7 +128,6 @@ STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 # (x.abort(), x->abort(), T::abort()).
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
-READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
 
 
 @dataclass(frozen=True)
@@ -274,13 +271,8 @@ def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[s
 
 
 def check_environment(path: str, text: str) -> list[Violation]:
-    """Checks that only one file reads environment variables, and that only main() calls that file."""
-    violations = _check_calls(
-        path, text, GETENV, GETENV_OWNERS, "bench/cli/environment.cpp reads environment variables"
-    )
-    return violations + _check_calls(
-        path, text, READ_ENVIRONMENT, READ_ENVIRONMENT_OWNERS, "main() reads the environment and hands it down"
-    )
+    """Checks that only main() reads environment variables."""
+    return _check_calls(path, text, GETENV, GETENV_OWNERS, "main() reads the environment and hands it down")
 
 
 def check_no_exit(path: str, text: str) -> list[Violation]:

@@ -34,8 +34,6 @@ TEST_P(PublishedCounts, AreEqual) {
   EXPECT_EQ(graph.parameters.size(), published.tensors);
   if (!published.auxiliary_head) {
     EXPECT_NEAR(forward_macs_per_image(graph) / 1e9, published.gmac, 0.005);  // half a unit of the last published digit
-    EXPECT_EQ(find_model(published.model).published_parameters, published.parameters);
-    EXPECT_EQ(find_model(published.model).published_forward_gmac, published.gmac);
   }
 }
 
@@ -71,11 +69,12 @@ TEST(Zoo, TheStrideOfABottleneckSitsInThe3x3) {
 
 TEST(Zoo, OtherImageSizesFitAndChangeVggsClassifierOnly) {
   for (const ModelInfo& model : model_catalogue()) {
+    const std::int64_t published = build_model({.model = model.name, .batch_size = 1}).parameter_count();
     for (const std::int64_t size : {model.minimum_image_size, std::int64_t{160}, std::int64_t{331}}) {
       const Graph graph = build_model({.model = model.name, .batch_size = 1, .image_size = size});
       const std::int64_t cells = size / 32;
       const std::int64_t change = model.name == "vgg16" ? 4096 * 512 * (cells * cells - 49) : 0;
-      EXPECT_EQ(graph.parameter_count(), model.published_parameters + change) << model.name << " at " << size;
+      EXPECT_EQ(graph.parameter_count(), published + change) << model.name << " at " << size;
     }
   }
 }

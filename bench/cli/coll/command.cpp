@@ -106,7 +106,6 @@ void settle_crossovers(coll::CollOptions& o, OptionTable& table) {
                 "--find-crossovers chooses the cells itself and runs on CPUs; leave out --compare, --algorithm, "
                 "--from-model, --ragged and --device");
   }
-  using coll::MeasuredCollective;
   o.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather};
   o.types = {DataType::kF32};
   o.ops = {ReduceOp::kSum};
@@ -127,9 +126,8 @@ void settle_graphs(coll::CollOptions& o) {
     throw Error(Errc::kInvalidArgument,
                 "-G: with -z 1, 2 and 3 the host waits for operations, which no CUDA graph can hold; leave one out");
   }
-  for (const coll::MeasuredCollective collective : o.collectives) {
-    if (collective != coll::MeasuredCollective::kBroadcast && collective != coll::MeasuredCollective::kBarrier)
-      continue;
+  for (const MeasuredCollective collective : o.collectives) {
+    if (collective != MeasuredCollective::kBroadcast && collective != MeasuredCollective::kBarrier) continue;
     throw Error(Errc::kInvalidArgument, "-G: the host takes part in " + std::string(coll::name(collective)) +
                                             ", which no CUDA graph can hold; name others with --collective");
   }

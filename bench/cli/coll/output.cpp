@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "bench/cli/coll/report.h"
 #include "bench/cli/preflight.h"
@@ -15,6 +16,8 @@
 
 namespace hvd::bench {
 namespace {
+
+constexpr std::chrono::seconds kWaitForTheStore(30);  // longest wait for another program's lock on the store
 
 void require_place(const char* option, const std::string& file) {
   if (file.empty()) return;
@@ -73,6 +76,32 @@ void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, 
     });
   }
   if (first) throw Error(*first);
+}
+
+void CollKeeper::observe(coll::CollObserver& observer) {
+  observer.finished = [this](const coll::CollResult& result) {
+    const std::lock_guard lock(mutex_);
+    if (written_) return;
+    put_coll_outputs(*output_, result, kWaitForTheStore);
+    written_ = true;
+  };
+  observer.snapshot = [this](coll::Snapshot snapshot) {
+    const std::lock_guard lock(mutex_);
+    snapshot_ = std::move(snapshot);
+  };
+}
+
+void CollKeeper::write_now(const std::string& reason, std::chrono::milliseconds patience) {
+  const std::unique_lock lock(mutex_, patience);
+  if (!lock || written_ || !snapshot_) return;
+  const std::optional<coll::CollResult> result = snapshot_(reason);
+  if (!result) return;
+  try {
+    put_coll_outputs(*output_, *result, patience);
+    written_ = true;
+  } catch (const Error& error) {
+    say_error(error.what());
+  }
 }
 
 }  // namespace hvd::bench

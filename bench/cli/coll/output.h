@@ -1,14 +1,18 @@
 // Writes the results of `hvd_bench coll` to standard output, the files of -J and --csv, and the store of --db. Used on
-// rank 0 only, by one thread at a time.
+// rank 0 only, by one thread at a time unless a comment says otherwise.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/cli/console.h"
 #include "bench/coll/options.h"
 #include "bench/coll/result.h"
+#include "bench/coll/session.h"
 #include "bench/store/result_store.h"
 #include "bench/store/run_record.h"
 
@@ -28,7 +32,6 @@ class CollStore {
   void put(const coll::CollOptions& options, const coll::CollResult& result, std::chrono::milliseconds patience);
   /// Absolute path of the store.
   [[nodiscard]] std::string file() const { return store_.target().string(); }
-  /// ResultStore::note().
   [[nodiscard]] const std::string& note() const { return store_.note(); }
 
  private:
@@ -49,5 +52,26 @@ struct CollOutput {
 /// Prints the table and writes the files and the store. An error in one of these outputs does not stop the others.
 /// `patience` is passed to CollStore::put(). Errors: the first error of an output, usually io.
 void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience);
+
+/// Writes the results once: at the end of the session, or as far as they go if the process has to end while its main
+/// thread waits for another rank.
+class CollKeeper {
+ public:
+  /// Sets where results go. Call before the session, which then calls the callbacks that observe() sets.
+  void open(const CollOutput& output) { output_.emplace(output); }
+  /// Sets the callbacks that hand over results. The keeper must outlive the session.
+  void observe(coll::CollObserver& observer);
+  /// Writes the results so far, unless results are written. Waits up to `patience` if the main thread is writing them,
+  /// and up to `patience` for another program's lock on the store. Any thread may call it. Prints its own errors.
+  void write_now(const std::string& reason, std::chrono::milliseconds patience);
+  /// Returns true if results are printed and written. Any thread may call it.
+  [[nodiscard]] bool written() const noexcept { return written_; }
+
+ private:
+  std::optional<CollOutput> output_;  // needs no lock: write_now() reads it only after snapshot_ was set
+  std::timed_mutex mutex_;            // held while writing; guards snapshot_
+  coll::Snapshot snapshot_;
+  std::atomic<bool> written_ = false;
+};
 
 }  // namespace hvd::bench

@@ -3,11 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "bench/cli/coll/figures.h"
+#include "bench/cli/json_writer.h"
 #include "bench/measure/median.h"
 #include "bench/measure/units.h"
+#include "bench/store/build_info.h"
 #include "bench/tune/crossovers.h"
+#include "engine/base/json.h"
 
 namespace hvd::bench::coll {
 namespace {
@@ -125,6 +132,142 @@ std::string graph_line(const CollOptions& options) {
   return fmt::format("# a sample is {} launch(es) of a CUDA graph of operations (-G)\n", options.graph_launches);
 }
 
+/// Returns microseconds; nothing for an operation that took less time than the clock can tell.
+std::optional<double> clocked(double seconds) { return seconds > 0 ? std::optional(seconds * kMicro) : std::nullopt; }
+
+void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
+  if (!measured(cell)) return row.null(key);
+  row.object(key, [&](JsonWriter& form) {
+    const std::optional<double> unknown;
+    const bool interval = cell->seconds.has_interval();
+    form.number("time", clocked(cell->seconds.value));
+    form.number("alg_bw", cell->algorithm_rate * kGiga);
+    form.number("bus_bw", cell->bus_rate * kGiga);
+    form.number("nwrong", cell->wrong ? std::optional(static_cast<double>(*cell->wrong)) : unknown);
+    form.number("time_low", interval ? std::optional(cell->seconds.low * kMicro) : unknown);
+    form.number("time_high", interval ? std::optional(cell->seconds.high * kMicro) : unknown);
+    form.number("transfer_time", cell->transfer * kMicro);
+    form.number("skew", cell->skew * kMicro);
+    form.integer("last_rank", cell->last_rank);
+    form.number("last_rank_share", cell->last_share);
+    form.number("bound", cell->bound);
+    form.number("ratio", cell->ratio ? std::optional(cell->ratio->value) : unknown);
+    form.number("ratio_low", cell->ratio ? std::optional(cell->ratio->low) : unknown);
+    form.number("ratio_high", cell->ratio ? std::optional(cell->ratio->high) : unknown);
+    form.integer("samples", static_cast<std::int64_t>(cell->samples));
+    form.integer("operations_per_sample", static_cast<std::int64_t>(cell->batch));
+    form.truth("settled", cell->settled);
+    form.text("stop_reason", cell->stop_reason);
+  });
+}
+
+/// Writes the keys that nccl-tests writes with -I, except the list of times.
+void write_spread(JsonWriter& row, std::string_view key, const CellResult* cell) {
+  if (!measured(cell)) return;
+  row.object(key, [&](JsonWriter& out) {
+    const Spread& spread = cell->spread;
+    out.number("min_us", clocked(spread.minimum));
+    out.number("max_us", clocked(spread.maximum));
+    out.number("avg_us", spread.mean * kMicro);
+    out.number("p50_us", clocked(cell->seconds.value));
+    out.number("p95_us", clocked(spread.percentile_95));
+    out.number("p99_us", clocked(spread.percentile_99));
+    out.number("stdev_us", spread.deviation * kMicro);
+    out.number("cv_pct", 100 * spread.variation());
+  });
+}
+
+/// nccl-tests writes booleans as text.
+std::string_view truth_text(bool value) { return value ? "true" : "false"; }
+
+void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
+  const CellResult& any = *(row[0] != nullptr ? row[0] : row[1]);
+  const Problem& problem = any.cell.problem;
+  rows.object({}, [&](JsonWriter& out) {
+    out.integer("size", static_cast<std::int64_t>(any.bytes));
+    out.integer("count", static_cast<std::int64_t>(problem.count));
+    out.text("type", nccl_name(problem.type));
+    out.text("redop", reduction_name(problem));
+    out.text("root", std::to_string(root_of(problem)));
+    write_form(out, "out_of_place", row[0]);
+    write_spread(out, "out_of_place_per_iter", row[0]);
+    write_form(out, "in_place", row[1]);
+    write_spread(out, "in_place_per_iter", row[1]);
+    std::size_t operations = 0;  // of the in-place cell if measured; nccl-tests has one field for both cells
+    for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
+    out.integer("actual_iterations", static_cast<std::int64_t>(operations));
+    out.text("experiment_name", name(problem.collective));
+    out.truth("ragged", problem.ragged);
+    out.text("variant", result.variants[static_cast<std::size_t>(any.cell.variant)]);
+    out.text("data_plane", any.plane);
+  });
+}
+
+void write_config(JsonWriter& config, const CollOptions& options, const CollResult& result) {
+  config.integer("minimum_bytes", static_cast<std::int64_t>(options.sizes.front()));
+  config.integer("maximum_bytes", static_cast<std::int64_t>(options.sizes.back()));
+  config.integer("warmup_iters", static_cast<std::int64_t>(options.warmup));
+  config.integer("iterations", static_cast<std::int64_t>(options.least_samples));
+  config.integer("validation", static_cast<std::int64_t>(options.checks));
+  config.text("blocking_collectives", truth_text(options.pace != Pace::kStream));
+  config.integer("graph", static_cast<std::int64_t>(options.graph_launches));
+  config.integer("blocking", static_cast<std::int64_t>(options.pace));
+  config.text("model", options.model);
+  config.truth("warm", options.warm);
+  config.integer("buffer_bytes", static_cast<std::int64_t>(result.arena_bytes));
+  config.integer("cache_bytes", static_cast<std::int64_t>(result.cache_bytes));
+  config.integer("seed", static_cast<std::int64_t>(options.seed));
+  config.integer("ranks", result.world.ranks);
+  config.integer("nodes", result.world.nodes);
+  if (result.crossovers) config.text("crossovers", crossover_text(*result.crossovers));
+  config.text("comm", result.world.comm);
+  config.text("library", result.world.library);
+  config.text("gpu", result.world.gpu);
+  const auto placed = result.world.facts.find("numa.of_rank");
+  config.text("numa", placed != result.world.facts.end() ? placed->second.value : std::string());
+  config.array("cautions", [&](JsonWriter& cautions) {
+    for (const std::string& caution : caution_lines(result.world.facts)) cautions.element(caution);
+  });
+  config.array("devices", [&](JsonWriter& devices) {
+    for (std::size_t rank = 0; rank < result.world.hosts.size(); ++rank) {
+      devices.object({}, [&](JsonWriter& device) {
+        device.integer("rank", static_cast<std::int64_t>(rank));
+        device.text("hostname", result.world.hosts[rank]);
+      });
+    }
+  });
+}
+
+void write_steps(JsonWriter& top, const CollOptions& options, const CollResult& result) {
+  const ModelTotal total = model_total(options);
+  top.array("model_steps", [&](JsonWriter& steps) {
+    for (const ModelStep& step : model_steps(options, result)) {
+      steps.object({}, [&](JsonWriter& out) {
+        const auto time = [](std::optional<double> seconds) {
+          return seconds ? std::optional(*seconds * kMicro) : std::nullopt;
+        };
+        out.text("model", options.model);
+        out.integer("buckets", static_cast<std::int64_t>(total.buckets));
+        out.integer("bytes", static_cast<std::int64_t>(total.bytes));
+        out.text("experiment_name", name(step.collective));
+        out.text("redop", reduces(step.collective) ? nccl_name(step.op) : std::string_view("none"));
+        out.text("variant", result.variants[static_cast<std::size_t>(step.variant)]);
+        out.number("out_of_place_time", time(step.seconds[0]));
+        out.number("in_place_time", time(step.seconds[1]));
+      });
+    }
+  });
+}
+
+/// Quotes a CSV field that may contain a comma or a quotation mark.
+std::string quoted(const std::string& text) {
+  std::string field = "\"";
+  for (const char character : text) field.append(character == '"' ? 2 : 1, character);
+  return field + "\"";
+}
+
+std::string csv_number(std::optional<double> value) { return value ? json_number(*value) : std::string(); }
+
 }  // namespace
 
 std::string table(const CollOptions& options, const CollResult& result) {
@@ -149,6 +292,93 @@ std::string table(const CollOptions& options, const CollResult& result) {
     }
   }
   return text + steps_text(options, result) + footer(result);
+}
+
+std::string json(const CollOptions& options, const CollResult& result, const std::vector<std::string>& argv,
+                 const Provenance& environment) {
+  std::string out = "{";
+  JsonWriter top(out, 1);
+  top.integer("version", 2);
+  top.text("program", "hvd_bench " + std::string(build_info().version));
+  top.text("start_time", result.started_utc);
+  top.array("args", [&](JsonWriter& args) {
+    for (const std::string& argument : argv) args.element(argument);
+  });
+  top.array("env", [&](JsonWriter& lines) {
+    for (const auto& [key, fact] : environment) lines.element(key + "=" + fact.value);
+  });
+  top.object("config", [&](JsonWriter& config) { write_config(config, options, result); });
+  top.array("results", [&](JsonWriter& rows) {
+    for (const MeasuredCollective collective : options.collectives) {
+      for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
+        for (const Row& row : rows_of(result, collective, variant)) write_row(rows, result, row);
+      }
+    }
+  });
+  if (!options.model.empty()) write_steps(top, options, result);
+  const std::uint64_t wrong = wrong_in_all(result);
+  top.object("out_of_bounds", [&](JsonWriter& object) {
+    object.integer("count", static_cast<std::int64_t>(wrong));
+    object.text("okay", truth_text(wrong == 0));
+  });
+  top.object("average_bus_bandwidth", [&](JsonWriter& object) {
+    object.number("bandwidth", average_bus_rate(result));
+    object.text("okay", "unchecked");
+  });
+  top.text("status", result.interrupted.empty() ? "complete" : "incomplete");
+  top.text("status_reason", result.interrupted);
+  top.number("clock_uncertainty", result.world.clock_uncertainty * kMicro);
+  top.text("end_time", result.finished_utc);
+  return out + "\n}\n";
+}
+
+std::string csv(const CollResult& result) {
+  std::string text =
+      "collective,variant,data_plane,size,count,type,redop,in_place,ragged,time_us,time_low_us,time_high_us,time_min_"
+      "us,"
+      "time_max_us,time_p99_us,cv_pct,transfer_us,skew_us,last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,"
+      "ratio_high,wrong,samples,operations_per_sample,"
+      "stop_reason\n";
+  for (const CellResult& cell : result.cells) {
+    if (cell.samples == 0) continue;
+    const Problem& problem = cell.cell.problem;
+    const bool interval = cell.seconds.has_interval();
+    const auto time = [&](double seconds) { return csv_number(seconds * kMicro); };
+    const std::array<std::string, 30> fields{
+        std::string(name(problem.collective)),
+        result.variants[static_cast<std::size_t>(cell.cell.variant)],
+        quoted(cell.plane),
+        std::to_string(cell.bytes),
+        std::to_string(problem.count),
+        std::string(nccl_name(problem.type)),
+        std::string(reduction_name(problem)),
+        problem.in_place ? "1" : "0",
+        problem.ragged ? "1" : "0",
+        csv_number(clocked(cell.seconds.value)),
+        interval ? time(cell.seconds.low) : "",
+        interval ? time(cell.seconds.high) : "",
+        csv_number(clocked(cell.spread.minimum)),
+        csv_number(clocked(cell.spread.maximum)),
+        csv_number(clocked(cell.spread.percentile_99)),
+        csv_number(100 * cell.spread.variation()),
+        time(cell.transfer),
+        time(cell.skew),
+        std::to_string(cell.last_rank),
+        csv_number(cell.last_share),
+        csv_number(cell.algorithm_rate * kGiga),
+        csv_number(cell.bus_rate * kGiga),
+        csv_number(cell.bound),
+        csv_number(cell.ratio ? std::optional(cell.ratio->value) : std::nullopt),
+        csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->low) : std::nullopt),
+        csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->high) : std::nullopt),
+        cell.wrong ? std::to_string(*cell.wrong) : "",
+        std::to_string(cell.samples),
+        std::to_string(cell.batch),
+        quoted(cell.stop_reason)};
+    for (std::size_t i = 0; i < fields.size(); ++i) text.append(i > 0 ? "," : "").append(fields[i]);
+    text += "\n";
+  }
+  return text;
 }
 
 }  // namespace hvd::bench::coll

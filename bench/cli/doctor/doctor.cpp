@@ -23,7 +23,6 @@
 #include "bench/store/numa.h"
 #include "bench/store/result_store.h"
 #include "bench/world/gpu_backend.h"
-#include "bench/world/library_search.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/nccl/api.h"

@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::string_view kStarted = "started ", kRefused = "refused ";
 
-/// Closes its descriptor.
 struct Descriptor {
   int value = -1;
   ~Descriptor() { close(); }

@@ -260,7 +260,7 @@ void ProgramBuilder::concat_backward(NodeId id) {
     channel += channels;
   }
   if (options_.fusion.level >= 1) {
-    program_.elided.push_back({.node = id, .why = "its outputs are read as slices"});
+    program_.elided.push_back(id);
     return;
   }
   commit(copies);

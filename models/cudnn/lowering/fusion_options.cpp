@@ -1,23 +1,10 @@
 #include "models/cudnn/lowering/fusion_options.h"
 
-#include <string_view>
-
 namespace hvd::models::cudnn {
-namespace {
-
-std::string_view name(ImageLayout images) {
-  switch (images) {
-    case ImageLayout::kPadded: return "padded";
-    case ImageLayout::kColumns: break;
-  }
-  return "as columns";
-}
-
-}  // namespace
 
 std::string text(const FusionOptions& fusion) {
   return "level " + std::to_string(fusion.level) + ", prologues none, own norms rectifying, images " +
-         std::string(name(fusion.images));
+         (fusion.images == ImageLayout::kPadded ? "padded" : "as columns");
 }
 
 std::vector<FusionOptions> worth_timing(const FusionOptions& first) {

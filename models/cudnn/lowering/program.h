@@ -111,12 +111,6 @@ struct Group {
   std::vector<ValueId> writes;
 };
 
-/// A node that needs no launch, and the reason.
-struct Elided {
-  NodeId node = kNoNode;
-  std::string why;
-};
-
 /// A fusion that was tried and refused: at which node, and why.
 struct Fallback {
   NodeId node = kNoNode;
@@ -129,7 +123,7 @@ struct Program {
   std::string model;
   std::vector<Value> values;
   std::vector<Group> groups;
-  std::vector<Elided> elided;
+  std::vector<NodeId> elided;  ///< nodes that need no launch: concatenations of slices
   std::vector<Fallback> fallbacks;
 
   [[nodiscard]] const Value& value(ValueId id) const { return values.at(static_cast<std::size_t>(id)); }
@@ -153,7 +147,6 @@ std::vector<ValueId> reads(const Group& group);
 /// Returns true if `group` makes `id` and does not leave it in memory.
 bool inside(const Group& group, ValueId id);
 
-/// Returns true if `group` has an operation of one of `types`.
 bool holds(const Group& group, std::initializer_list<OpType> types);
 /// Returns true if `group` reads the output of a kColumns operation.
 bool reads_columns(const Program& program, const Group& group);

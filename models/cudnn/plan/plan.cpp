@@ -2,14 +2,11 @@
 #include "models/cudnn/plan/plan.h"
 
 #include <algorithm>
-#include <iomanip>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "engine/base/assert.h"
-#include "engine/base/hash.h"
 
 namespace hvd::models::cudnn {
 
@@ -42,18 +39,6 @@ std::string rejection(const Group& group, const PlanOptions& options) {
   const bool convolution = holds(group, {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights});
   const bool sums = holds(group, {OpType::kStatistics, OpType::kNormBackwardWeights});
   return convolution && sums ? "nondeterministic: sums over rows in a convolution's launch" : "";
-}
-
-std::uint64_t Plan::hash() const {
-  Hasher hasher;
-  hasher.text(cudnn).text(device).text(cudnn::name(options.compute)).text(hvd::name(options.gradient));
-  for (std::size_t i = 0; i < program.groups.size(); ++i) {
-    hasher.text(signature(program, program.groups[i]));
-    if (engine_of[i] < 0) continue;
-    const EngineCandidates& engine = engines[static_cast<std::size_t>(engine_of[i])];
-    hasher.text(engine.choices[engine.chosen].text());
-  }
-  return hasher.value();
 }
 
 const Group& first_group(const Plan& plan, std::size_t engine) {
@@ -103,49 +88,6 @@ std::vector<std::string> fallback_lines(const Graph& graph, const Program& progr
     lines.push_back(line.append(": ").append(what));
   }
   return lines;
-}
-
-std::string table(const Graph& graph, const Plan& plan) {
-  struct Row {
-    int groups = 0, level = 0;
-    std::set<int> shapes;
-    std::set<std::int64_t> engines;
-    bool compiled = false;
-  };
-  std::map<std::pair<std::string, std::string>, Row> rows;  // by engine and operations
-  for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
-    const Group& group = plan.program.groups[i];
-    Row& row = rows[{std::string(name(group.provider)), operations_text(group)}];
-    ++row.groups;
-    row.level = std::max(row.level, group.level);
-    if (plan.engine_of[i] < 0) continue;
-    const EngineCandidates& engine = plan.engines[static_cast<std::size_t>(plan.engine_of[i])];
-    row.shapes.insert(plan.engine_of[i]);
-    row.engines.insert(engine.choices[engine.chosen].engine);
-    row.compiled = row.compiled || engine.choices[engine.chosen].compiled_at_run_time;
-  }
-  std::ostringstream out;
-  out << graph.model << ", batch " << graph.batch_size << ", " << name(plan.options.compute) << ", level "
-      << plan.options.fusion.level << ", " << plan.device << ", cuDNN " << plan.cudnn << "\n";
-  for (const auto& [what, row] : rows) {
-    constexpr int kCountWidth = 5, kEngineWidth = 10, kOperationsWidth = 44;
-    out << std::setw(kCountWidth) << row.groups << "  level " << row.level << "  " << std::left
-        << std::setw(kEngineWidth) << what.first << std::setw(kOperationsWidth) << what.second << std::right;
-    if (!row.shapes.empty()) {
-      out << row.shapes.size() << " shapes, engines";
-      for (const std::int64_t engine : row.engines) out << " " << engine;
-      if (row.compiled) out << " (compiled at run time)";
-    }
-    out << "\n";
-  }
-  for (const std::string& line : fallback_lines(graph, plan.program)) out << "  " << line << "\n";
-  constexpr double kMiB = 1 << 20;
-  out << "  memory: " << static_cast<double>(plan.memory.total()) / kMiB << " MiB, of it scratch "
-      << static_cast<double>(plan.memory.scratch) / kMiB << " (at least "
-      << static_cast<double>(plan.memory.scratch_lower_bound) / kMiB << ", without reuse "
-      << static_cast<double>(plan.memory.scratch_without_reuse) / kMiB << "); workspace "
-      << static_cast<double>(plan.workspace_bytes) / kMiB << "\n";
-  return out.str();
 }
 
 }  // namespace hvd::models::cudnn

@@ -77,9 +77,6 @@ struct Plan {
   std::vector<int> engine_of;             ///< by group: index into `engines`; -1 for groups that are not cuDNN's
   MemoryLayout memory;
   std::size_t workspace_bytes = 0;  ///< the largest workspace of the chosen engines, as far as known
-
-  /// Hash of everything that decides the numerical results: equal on all ranks if their plans are equal.
-  [[nodiscard]] std::uint64_t hash() const;
 };
 
 /// Returns the first group that uses plan.engines[engine].
@@ -92,8 +89,6 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
 
 /// One line per fusion that was tried and refused: the nodes, and the library's reason.
 std::vector<std::string> fallback_lines(const Graph& graph, const Program& program);
-/// A table for people: one line per kind of group (operations, count, shapes, engines) and per kind of fallback.
-std::string table(const Graph& graph, const Plan& plan);
 
 /// Plans graphs for one GPU and remembers cuDNN's answers. Only one thread at a time may use a planner.
 class Planner {

@@ -60,7 +60,6 @@ class CublasLtLauncher {
   [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] const CublasLt& library() const noexcept { return *library_; }
 
-  /// The algorithms known for one product.
   struct Algorithms {
     std::string text;                        ///< e.g. "linear+bias 64x2048 by 1000x2048"
     bool epilogue = false;                   ///< true if the product has an epilogue

@@ -98,7 +98,7 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.seed, 9U);
   EXPECT_FALSE(o.winograd);
   EXPECT_EQ(o.label_rule, models::LabelRule::kCycled);
-  EXPECT_DOUBLE_EQ(o.learning_rate, 0.5);
+  EXPECT_DOUBLE_EQ(o.sgd.learning_rate, 0.5);
   EXPECT_EQ(o.replay_file, "r.txt");
   EXPECT_EQ(o.replay_shrink, 64);
   EXPECT_EQ(o.comm, CommBackend::kLoopback);

@@ -13,7 +13,6 @@
 
 #include "bench/cli/console.h"
 #include "bench/cli/json_report.h"
-#include "bench/cli/run_facts.h"
 #include "bench/measure/units.h"
 
 namespace hvd::bench::report_test {

@@ -1,5 +1,3 @@
-#include "bench/cli/validation_report.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -13,7 +13,7 @@ TEST(Roofline, ABoundIsTheLongerOfArithmeticAndTraffic) {
 }
 
 TEST(Roofline, AddsUpByKindTheMostTimeFirst) {
-  const std::vector<models::OperationProfile> operations{
+  const std::vector<OperationRow> operations{
       {.node = "a", .kind = "conv", .implementation = {}, .seconds = 3, .flops = 200, .bytes = 5},
       {.node = "b", .kind = "relu", .implementation = {}, .seconds = 8, .flops = 1, .bytes = 40},
       {.node = "c", .kind = "conv", .implementation = {}, .seconds = 2, .flops = 10, .bytes = 10}};

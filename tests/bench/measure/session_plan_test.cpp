@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "bench/measure/efficiency_text.h"
+#include "bench/measure/decomposition.h"
 #include "bench/measure/visits.h"
 #include "bench/session/message.h"
 #include "bench/session/phase_log.h"

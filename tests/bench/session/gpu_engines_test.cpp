@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "bench/session/session.h"
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 #include "engine/base/hash.h"
 #include "tests/bench/session/gpu_sessions.h"
 

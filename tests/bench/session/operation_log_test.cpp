@@ -1,7 +1,7 @@
 // Tests OperationLog, which computes the profile of the measured steps from means over all steps.
-#include "bench/session/operation_log.h"
-
 #include <gtest/gtest.h>
+
+#include "bench/session/phase_log.h"
 
 namespace hvd::bench::operation_log_test {
 namespace {

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <set>
 
-#include "bench/world/agreed_error.h"
+#include "bench/world/settings.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/session/gpu_sessions.h"
 #include "tests/runtime/ranks.h"

@@ -79,8 +79,8 @@ TEST(Training, LossFallsOnAFixedBatch) {
   Options options = small_options(2);
   options.batch_size = 4;
   options.image_size = 64;
-  options.learning_rate = 1e-5 / 2;  // the trainer multiplies the rate by the two ranks
-  options.momentum = 0;
+  options.sgd.learning_rate = 1e-5 / 2;  // the trainer multiplies the rate by the two ranks
+  options.sgd.momentum = 0;
   options.label_rule = models::LabelRule::kCycled;
   auto setup = settle(options);  // `auto`, because testing::Test::Setup hides the name
   setup.rate_scaling.warm_up_steps = 0;
@@ -154,7 +154,7 @@ TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   Options options = small_options(1);
   // A weight's momentum is only on the rank that updates the weight. A rank that takes over a weight would start
   // without the momentum, so this test trains without momentum.
-  options.momentum = 0;
+  options.sgd.momentum = 0;
   const Trained fixed = train(options, 3, 4);
   options.engine.schedule = Schedule::kSharded;
   const Trained sharded = train(options, 3, 4, {.later_bucket_bytes = std::size_t{1} << 20});
@@ -194,10 +194,10 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
   options.model = "vgg16";
   options.seed = seed;
   options.batch_size = 8;
-  options.learning_rate = 0.01;
+  options.sgd.learning_rate = 0.01;
   BothWays trained{.one = train(options, 1, steps), .four = {}};
   options.batch_size = 2;
-  options.learning_rate = 0.01 / 4;  // the trainer multiplies the rate by the four ranks
+  options.sgd.learning_rate = 0.01 / 4;  // the trainer multiplies the rate by the four ranks
   trained.four = train(options, 4, steps);
   return trained;
 }

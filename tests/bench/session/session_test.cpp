@@ -28,9 +28,15 @@ void expect_equal_lengths(const RunRecord& run, std::size_t samples) {
 }
 
 TEST_F(SessionTest, OneCompleteRecord) {
-  const SessionResult result = run(replay_options(4));
+  Options options = replay_options(4);
+  options.labels["cell"] = "ab12";
+  const SessionResult result = run(options);
   ASSERT_EQ(result.runs.size(), 1U);
   const RunRecord& run = result.runs[0];
+  EXPECT_EQ(run.provenance.at("label.cell").value, "ab12");
+  EXPECT_FALSE(run.provenance.at("label.cell").in_fingerprint) << "a label must not keep runs from being compared";
+  EXPECT_EQ(run.provenance.at("option.num_iters").value, "6");
+  EXPECT_EQ(run.provenance.at("option.num_warmup_batches").value, "2");
   EXPECT_EQ(run.phase, Phase::kFull);
   EXPECT_EQ(run.status, RunStatus::kComplete);
   EXPECT_EQ(run.device, "replay");

@@ -31,7 +31,7 @@ Options validation_options(int ranks) {
   options.threads = 1;
   // A small learning rate keeps the probability of each class above 0. If a class had the probability 0, a change of
   // the class's bias would not change the loss.
-  options.learning_rate = 1e-5;
+  options.sgd.learning_rate = 1e-5;
   options.comm = CommBackend::kLoopback;
   options.ranks = ranks;
   options.validate = ValidateOptions{.steps = kSteps, .threshold = kUnreachableThreshold};

@@ -11,7 +11,6 @@
 
 #include "bench/coll/problem.h"
 #include "bench/measure/decomposition.h"
-#include "bench/measure/efficiency_text.h"
 #include "bench/measure/resample.h"
 
 namespace hvd::bench::names_test {
@@ -24,8 +23,8 @@ TEST(Names, TheCommittedFileHasTheProgramsNamesAndLimits) {
   for (const auto& [component, title] : kComponents) {
     components.push_back(fmt::format("    {}: {}", quoted(component), quoted(title)));
   }
-  for (const coll::MeasuredCollective collective : coll::kMeasuredCollectives) {
-    operations.push_back(quoted(name(collective)));
+  for (const MeasuredCollective collective : coll::kMeasuredCollectives) {
+    operations.push_back(quoted(coll::name(collective)));
   }
   for (const auto& [type, title] : coll::kTypeNames) types.push_back(quoted(title));
   for (const auto& [op, title] : coll::kOpNames) reductions.push_back(quoted(title));

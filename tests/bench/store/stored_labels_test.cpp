@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "bench/cli/command_line.h"
-#include "bench/cli/run_facts.h"
-#include "bench/cli/stored_output.h"
+#include "bench/cli/report.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
 #include "tests/bench/scratch.h"
@@ -97,16 +96,11 @@ std::string error_of(const std::vector<std::string>& words) {
   return test::error_of(Errc::kInvalidArgument, [&] { parse(words); });
 }
 
-TEST(LabelOptions, EveryLabelIsKeptAndReachesTheRunOutsideTheFingerprint) {
+TEST(LabelOptions, EveryLabelIsKept) {
   const Options options =
       parse({"--label", "cell=ab12", "--model", "vgg16", "--label=why=a = b", "--label", "cell=cd34"}).options;
   EXPECT_EQ(options.model, "vgg16") << "an option that takes several values must not swallow the next one";
   EXPECT_EQ(options.labels, (std::map<std::string, std::string>{{"cell", "cd34"}, {"why", "a = b"}}));
-  RunRecord run;
-  add_run_facts(options, {}, run);
-  EXPECT_EQ(run.provenance.at("label.cell").value, "cd34");
-  EXPECT_FALSE(run.provenance.at("label.cell").in_fingerprint) << "a label must not keep runs from being compared";
-  EXPECT_EQ(run.provenance.at("label.why").value, "a = b");
 }
 
 TEST(LabelOptions, BadOnesSayWhatIsRight) {

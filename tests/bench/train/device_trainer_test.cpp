@@ -28,9 +28,9 @@ Options options() {
   options.device = Device::kCuda;
   options.batch_size = kBatch;
   options.image_size = kImageSize;
-  options.learning_rate = 0.125;
-  options.momentum = 0.5;
-  options.weight_decay = 0;
+  options.sgd.learning_rate = 0.125;
+  options.sgd.momentum = 0.5;
+  options.sgd.weight_decay = 0;
   return options;
 }
 

@@ -1,7 +1,7 @@
 // Tests that environment variables reach the search for libraries. tests/gpu tests the search itself.
-#include "bench/world/library_search.h"
-
 #include <gtest/gtest.h>
+
+#include "bench/world/gpu_backend.h"
 
 namespace hvd::bench::library_search_test {
 namespace {

@@ -99,7 +99,7 @@ TEST(Settings, WhatMustBeEqualIsCompared) {
   EXPECT_TRUE(differs([](Options& o) { o.threads = 3; }));
   EXPECT_TRUE(differs([](Options& o) { o.winograd = false; }));
   EXPECT_TRUE(differs([](Options& o) { o.label_rule = models::LabelRule::kCycled; }));
-  EXPECT_TRUE(differs([](Options& o) { o.learning_rate = 0.02; }));
+  EXPECT_TRUE(differs([](Options& o) { o.sgd.learning_rate = 0.02; }));
   EXPECT_TRUE(differs([](Options& o) { o.allreduce = DataType::kBF16; }));
   EXPECT_TRUE(differs([](Options& o) { o.engine.schedule = Schedule::kNone; }));
   EXPECT_TRUE(differs([](Options& o) { o.engine.buckets.bucket_bytes = 1; }));

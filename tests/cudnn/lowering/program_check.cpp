@@ -22,7 +22,7 @@ class Checker {
 
   std::vector<std::string> run() && {
     for (const Group& group : program_.groups) check(group);
-    for (const Elided& elided : program_.elided) ++finished_.at(static_cast<std::size_t>(elided.node));
+    for (const NodeId elided : program_.elided) ++finished_.at(static_cast<std::size_t>(elided));
     for (std::size_t node = 0; node < finished_.size(); ++node) {
       if (finished_[node] != 1) {
         say(graph_.nodes[node].name + ": finished " + std::to_string(finished_[node]) + " times");

@@ -1,7 +1,7 @@
-// Tests plans for GPUs that are not present, with the properties of an H200 and of an A100, and with those of an H100, a
-// B200 and an L40S as their data sheets give them. Every group of the four networks must find an engine at the expected
-// level. Engines compiled in advance must be finalised, and workspaces must stay below the cap. The test is skipped with
-// the reason if cuDNN 9.8 is missing, or if cuDNN cannot list engines that it compiles at run time.
+// Tests plans for GPUs that are not present, with the properties of an H200 and of an A100, and with those of an H100,
+// a B200 and an L40S as their data sheets give them. Every group of the four networks must find an engine at the
+// expected level. Engines compiled in advance must be finalised, and workspaces must stay below the cap. The test is
+// skipped with the reason if cuDNN 9.8 is missing, or if cuDNN cannot list engines that it compiles at run time.
 //
 // The first test covers fp16, bf16 and tf32 at level 2. The next two tests cover the other types and levels. A later
 // test covers 16-bit types with fp32 gradients. For each storage type and GPU, the planner asks about equal groups only
@@ -106,7 +106,6 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       const Plan plan = planner().plan(
           graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded)});
       check(graph, plan);
-      std::cout << table(graph, plan);
       const Expected& expected = kExpected.at(model);
       auto table = counts(plan.program);
       // In fp16 cuDNN serves everything that lower() asks for, except statistics of a ResNet's 7 x 7 stem. For the
