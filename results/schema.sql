@@ -2,19 +2,24 @@
 -- the timed region. This schema is the contract between bench/store/result_store (C++, writes) and scripts/ (Python, reads).
 -- All times are in seconds, all sizes in bytes, all rates in images per second of the whole world.
 -- application_id is 0x68766462 ('hvdb'); user_version is the schema version.
+--
+-- The CHECKs are the rules for values. A CHECK holds if the column is NULL, which means "not measured". No step is
+-- shorter than 1e-12 seconds, no time is longer than 1e9 seconds, and no machine does 1e24 FLOPs in one step. Writers
+-- ignore the CHECKs, so that no run is lost. Readers copy the rows of a file into temporary tables of this schema, and
+-- refuse the file if a CHECK fails (scripts/hvdb/read/values.py).
 PRAGMA application_id = 1752589410;
 PRAGMA user_version = 1;
 
 -- One launch of the program. Its runs were measured in turn in one allocation, so they may be compared.
 CREATE TABLE session (
-  uuid         TEXT PRIMARY KEY,
+  uuid         TEXT PRIMARY KEY CHECK (length(uuid) BETWEEN 8 AND 64 AND uuid NOT GLOB '*[^0-9a-zA-Z-]*'),
   started_utc  TEXT NOT NULL,                 -- ISO 8601, UTC
   command_line TEXT NOT NULL                  -- runs again as it stands
 ) STRICT;
 
 -- One configuration, measured or simulated.
 CREATE TABLE run (
-  uuid            TEXT PRIMARY KEY,
+  uuid            TEXT PRIMARY KEY CHECK (length(uuid) BETWEEN 8 AND 64 AND uuid NOT GLOB '*[^0-9a-zA-Z-]*'),
   session_uuid    TEXT NOT NULL REFERENCES session(uuid),
   origin          TEXT NOT NULL CHECK (origin IN ('measured', 'simulated')),
   -- full: every rank trains and reduces. none: every rank trains, nothing is reduced (--comm none).
@@ -24,41 +29,45 @@ CREATE TABLE run (
   status_reason   TEXT NOT NULL DEFAULT '',   -- why incomplete: 'SIGTERM', 'rank 3 on n2 lost: ...'
   started_utc     TEXT NOT NULL,
   finished_utc    TEXT,
-  model           TEXT NOT NULL,              -- canonical name
-  batch_size      INTEGER NOT NULL,           -- images per rank
-  image_size      INTEGER NOT NULL,
-  auxiliary_head  INTEGER NOT NULL DEFAULT 0,
+  model           TEXT NOT NULL CHECK (length(model) <= 200),  -- canonical name
+  batch_size      INTEGER NOT NULL CHECK (batch_size >= 1),  -- images per rank
+  image_size      INTEGER NOT NULL CHECK (image_size >= 1),
+  auxiliary_head  INTEGER NOT NULL DEFAULT 0 CHECK (auxiliary_head IN (0, 1)),
   device          TEXT NOT NULL CHECK (device IN ('cpu', 'cuda', 'replay', 'reference')),
   compute_type    TEXT NOT NULL,              -- fp32, tf32, fp16, bf16
   allreduce_type  TEXT NOT NULL,
   schedule        TEXT NOT NULL CHECK (schedule IN ('static', 'sharded', 'negotiated', 'none')),
   comm            TEXT NOT NULL,              -- solo (also every run of phase solo), loopback, mpi, nccl, hierarchical
   data_plane      TEXT NOT NULL,              -- what really ran: 'shm', 'ring', ...
-  world_size      INTEGER NOT NULL,           -- ranks that took part in this run (1 for phase solo)
-  allocation_size INTEGER NOT NULL,           -- ranks of the launch
-  nodes           INTEGER NOT NULL,
-  threads         INTEGER NOT NULL,           -- compute threads per rank
+  -- world_size: ranks that took part in this run (1 for phase solo). allocation_size: ranks of the launch.
+  world_size      INTEGER NOT NULL CHECK (world_size BETWEEN 1 AND allocation_size),
+  allocation_size INTEGER NOT NULL CHECK (allocation_size BETWEEN 1 AND 2147483647),
+  nodes           INTEGER NOT NULL CHECK (nodes BETWEEN 1 AND 2147483647),
+  threads         INTEGER NOT NULL CHECK (threads BETWEEN 0 AND 2147483647),  -- compute threads per rank
   seed            INTEGER NOT NULL,
-  traced          INTEGER NOT NULL DEFAULT 0, -- traced or profiled: never compare with untraced
-  batches_per_iter INTEGER NOT NULL DEFAULT 1,-- training steps per sample
-  warmup_steps    INTEGER NOT NULL DEFAULT 0, -- discarded
-  measured_steps  INTEGER NOT NULL DEFAULT 0,
+  -- traced or profiled: never compare with untraced
+  traced          INTEGER NOT NULL DEFAULT 0 CHECK (traced IN (0, 1)),
+  batches_per_iter INTEGER NOT NULL DEFAULT 1 CHECK (batches_per_iter >= 1),  -- training steps per sample
+  warmup_steps    INTEGER NOT NULL DEFAULT 0 CHECK (warmup_steps >= 0),  -- discarded
+  measured_steps  INTEGER NOT NULL DEFAULT 0 CHECK (measured_steps >= 0),
   stop_reason     TEXT NOT NULL DEFAULT '',   -- 'interval narrow enough', 'iteration cap', 'time cap', ...
   -- Step time is the maximum over ranks, sample by sample; median over samples, bootstrap interval (NULL: fewer than
   -- three samples).
-  step_seconds    REAL,
-  step_seconds_low REAL,
-  step_seconds_high REAL,
-  images_per_second REAL,                     -- world_size * batch_size / step_seconds
-  images_per_second_low REAL,
-  images_per_second_high REAL,
-  confidence      REAL NOT NULL DEFAULT 0.95,
-  parameters      INTEGER,
-  gradient_bytes  INTEGER,
-  flops_per_image REAL,
+  step_seconds    REAL CHECK (step_seconds BETWEEN 1e-12 AND 1e9),
+  step_seconds_low REAL CHECK (step_seconds_low BETWEEN -1e9 AND step_seconds_high),
+  step_seconds_high REAL CHECK (step_seconds_high BETWEEN 1e-12 AND 1e9)
+                         CHECK ((step_seconds_low IS NULL) = (step_seconds_high IS NULL)),
+  -- world_size * batch_size / step_seconds. No upper limit, because the interval of the time may reach down to zero.
+  images_per_second REAL CHECK (images_per_second > 0),
+  images_per_second_low REAL CHECK (images_per_second_low > 0) CHECK (images_per_second_low <= images_per_second_high),
+  images_per_second_high REAL CHECK (images_per_second_high > 0),
+  confidence      REAL NOT NULL DEFAULT 0.95 CHECK (confidence BETWEEN 0 AND 1),
+  parameters      INTEGER CHECK (parameters >= 0),
+  gradient_bytes  INTEGER CHECK (gradient_bytes >= 0),
+  flops_per_image REAL CHECK (flops_per_image BETWEEN 0 AND 1e24),
   plan_hash       TEXT,                       -- bucket plan, 16 hexadecimal digits
-  buckets         INTEGER,
-  final_loss      REAL,
+  buckets         INTEGER CHECK (buckets >= 0),
+  final_loss      REAL,                       -- infinite if the run's check of the loss failed
   checks          TEXT NOT NULL DEFAULT '',   -- 'gradients ok, checksums equal' or what failed
   fingerprint     TEXT NOT NULL               -- equal fingerprints are comparable (see provenance.in_fingerprint)
 ) STRICT;
@@ -68,18 +77,18 @@ CREATE TABLE provenance (
   run_uuid       TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
   key            TEXT NOT NULL,               -- 'git.commit', 'cpu.model', 'lib.onednn', 'env.OMP_NUM_THREADS', ...
   value          TEXT NOT NULL,
-  in_fingerprint INTEGER NOT NULL DEFAULT 0,
+  in_fingerprint INTEGER NOT NULL DEFAULT 0 CHECK (in_fingerprint IN (0, 1)),
   PRIMARY KEY (run_uuid, key)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE rank (
   run_uuid       TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
-  rank           INTEGER NOT NULL,
+  rank           INTEGER NOT NULL CHECK (rank >= 0),
   host           TEXT NOT NULL,
-  local_rank     INTEGER NOT NULL,
-  planned_bytes  INTEGER,                     -- memory plan: arenas, activations, workspaces, engine buffers
-  baseline_bytes INTEGER,                     -- resident before the model was built (program and libraries)
-  peak_bytes     INTEGER,                     -- highest resident set of the process (VmHWM)
+  local_rank     INTEGER NOT NULL CHECK (local_rank BETWEEN 0 AND 2147483647),
+  planned_bytes  INTEGER CHECK (planned_bytes >= 0),   -- memory plan: arenas, activations, workspaces, engine buffers
+  baseline_bytes INTEGER CHECK (baseline_bytes >= 0),  -- resident before the model was built (program and libraries)
+  peak_bytes     INTEGER CHECK (peak_bytes >= 0),      -- highest resident set of the process (VmHWM)
   gradient_checksum TEXT,                     -- of the last reduced gradients; equal on all ranks
   PRIMARY KEY (run_uuid, rank)
 ) STRICT, WITHOUT ROWID;
@@ -99,8 +108,10 @@ CREATE TABLE rank (
 -- Statements and columns are the same in both forms.
 CREATE TABLE sample (
   run_uuid TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
-  rank     INTEGER NOT NULL,
-  kind     TEXT NOT NULL,
+  rank     INTEGER NOT NULL CHECK (rank >= 0),
+  kind     TEXT NOT NULL CHECK (length(kind) BETWEEN 1 AND 64 AND kind NOT GLOB '*[^0-9a-z_]*')
+                         CHECK (instr(kind, char(0)) = 0)
+                         CHECK (kind NOT GLOB '*_replicates' OR (rank = 0 AND count = 200)),
   count    INTEGER NOT NULL,
   data     BLOB NOT NULL CHECK (length(data) = 8 * count),
   PRIMARY KEY (run_uuid, rank, kind)
@@ -111,24 +122,25 @@ CREATE TABLE sample (
 -- residual (docs/measurement.md defines them).
 CREATE TABLE decomposition (
   run_uuid  TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,  -- the run of phase 'full'
-  component TEXT NOT NULL,
-  fraction  REAL NOT NULL,                    -- of the step time of the full run
-  seconds   REAL NOT NULL,
-  low       REAL,                             -- bootstrap interval of `fraction`; NULL: a single round
-  high      REAL,
+  component TEXT NOT NULL CHECK (length(component) BETWEEN 1 AND 64 AND component NOT GLOB '*[^0-9a-z_]*'),
+  -- Of the step time of the full run. A part may be a gain, and an interval may reach below zero.
+  fraction  REAL NOT NULL CHECK (fraction BETWEEN -1e9 AND 1e9),
+  seconds   REAL NOT NULL CHECK (seconds BETWEEN -1e9 AND 1e9),
+  low       REAL CHECK (low BETWEEN -1e9 AND high),  -- bootstrap interval of `fraction`; NULL: a single round
+  high      REAL CHECK (high BETWEEN -1e9 AND 1e9) CHECK ((low IS NULL) = (high IS NULL)),
   PRIMARY KEY (run_uuid, component)
 ) STRICT, WITHOUT ROWID;
 
 -- Per-operation profile of the measured steps (runs with traced = 1).
 CREATE TABLE operation (
   run_uuid       TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,
-  seq            INTEGER NOT NULL,            -- execution order
+  seq            INTEGER NOT NULL CHECK (seq >= 0),  -- execution order
   node           TEXT NOT NULL,
   kind           TEXT NOT NULL,
   implementation TEXT NOT NULL,
-  library        INTEGER NOT NULL,            -- inside the library's compute primitives
-  seconds        REAL NOT NULL,               -- mean per step
-  flops          REAL NOT NULL,
-  bytes          REAL NOT NULL,
+  library        INTEGER NOT NULL CHECK (library IN (0, 1)),  -- inside the library's compute primitives
+  seconds        REAL NOT NULL CHECK (seconds BETWEEN 0 AND 1e9),  -- mean per step
+  flops          REAL NOT NULL CHECK (flops BETWEEN 0 AND 1e24),
+  bytes          REAL NOT NULL CHECK (bytes BETWEEN 0 AND 1e24),
   PRIMARY KEY (run_uuid, seq)
 ) STRICT, WITHOUT ROWID;

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,8 +15,6 @@
 
 namespace hvd::bench::coll {
 namespace {
-
-std::int64_t integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
 /// Returns text such as "n1 x 4, n2 x 4", in the order of ranks: one entry for successive ranks on the same host.
 std::string hosts_text(const std::vector<std::string>& hosts) {
@@ -38,71 +35,98 @@ class RecordWriter {
     // ON DELETE CASCADE removes this launch's rows from the other tables.
     Statement(database_, "DELETE FROM coll_session WHERE uuid = ?1").bind(record_.session_uuid).run();
     const World& world = result_.world;
-    Statement insert(database_,
-                     "INSERT INTO coll_session (uuid, status, status_reason, started_utc, finished_utc, device, comm,"
-                     " ranks, nodes, oversubscribed, blocking, warm, model, target_interval, buffer_bytes, cache_bytes,"
-                     " clock_seconds, fingerprint) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
-    insert.bind(record_.session_uuid).bind(result_.interrupted.empty() ? "complete" : "incomplete");
-    insert.bind(result_.interrupted).bind(result_.started_utc).bind(result_.finished_utc);
-    insert.bind(options_.gpus ? "cuda" : "cpu").bind(world.comm);
-    insert.bind(std::int64_t{world.ranks}).bind(std::int64_t{world.nodes}).bind(std::int64_t{world.oversubscribed});
-    insert.bind(static_cast<std::int64_t>(options_.pace)).bind(std::int64_t{options_.warm}).bind(options_.model);
-    insert.bind(options_.target_interval).bind(integer(result_.arena_bytes)).bind(integer(result_.cache_bytes));
-    insert.bind(world.clock_uncertainty).bind(fingerprint(record_)).run();
+    RowWriter(database_, "coll_session")
+        .write({{"uuid", record_.session_uuid},
+                {"status", result_.interrupted.empty() ? "complete" : "incomplete"},
+                {"status_reason", result_.interrupted},
+                {"started_utc", result_.started_utc},
+                {"finished_utc", result_.finished_utc},
+                {"device", options_.gpus ? "cuda" : "cpu"},
+                {"comm", world.comm},
+                {"ranks", world.ranks},
+                {"nodes", world.nodes},
+                {"oversubscribed", world.oversubscribed},
+                {"blocking", static_cast<int>(options_.pace)},
+                {"warm", options_.warm},
+                {"model", options_.model},
+                {"target_interval", options_.target_interval},
+                {"buffer_bytes", result_.arena_bytes},
+                {"cache_bytes", result_.cache_bytes},
+                {"clock_seconds", world.clock_uncertainty},
+                {"fingerprint", fingerprint(record_)}});
   }
 
   void write_facts() {
-    Statement insert(database_,
-                     "INSERT INTO coll_provenance (session_uuid, key, value, in_fingerprint) VALUES (?,?,?,?)");
+    RowWriter writer(database_, "coll_provenance");
     for (const auto& [key, fact] : record_.provenance) {
-      insert.bind(record_.session_uuid).bind(key).bind(fact.value).bind(std::int64_t{fact.in_fingerprint}).run();
+      writer.write({{"session_uuid", record_.session_uuid},
+                    {"key", key},
+                    {"value", fact.value},
+                    {"in_fingerprint", fact.in_fingerprint}});
     }
   }
 
   void write_cells() {
-    Statement cell(
-        database_,
-        "INSERT INTO coll_cell (session_uuid, seq, operation, type, reduction, bytes, count, root, in_place, ragged,"
-        " side, algorithm, data_plane, registered, samples, operations_per_sample, seconds, seconds_low, seconds_high,"
-        " transfer_seconds, skew_seconds, last_rank, last_rank_share, algorithm_bytes_per_second, bus_bytes_per_second,"
-        " bound, ratio, ratio_low, ratio_high, wrong, settled, stop_reason)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
-    Statement sample(database_, "INSERT INTO coll_sample (session_uuid, seq, kind, count, data) VALUES (?,?,?,?,?)");
+    RowWriter cells(database_, "coll_cell"), samples(database_, "coll_sample");
     for (std::size_t seq = 0; seq < result_.cells.size(); ++seq) {
       if (result_.cells[seq].samples == 0) continue;
-      write_cell(cell, seq);
-      write_samples(sample, seq);
+      write_cell(cells, seq);
+      write_samples(samples, seq);
     }
   }
 
  private:
-  void write_cell(Statement& insert, std::size_t seq) {
+  void write_cell(RowWriter& writer, std::size_t seq) {
     const CellResult& cell = result_.cells[seq];
     const Problem& problem = cell.cell.problem;
     const Variant& variant = options_.variants[static_cast<std::size_t>(cell.cell.variant)];
-    insert.bind(record_.session_uuid).bind(integer(seq)).bind(name(problem.collective));
-    insert.bind(nccl_name(problem.type)).bind(reduction_name(problem)).bind(integer(cell.bytes));
-    insert.bind(integer(problem.count)).bind(std::int64_t{root_of(problem)}).bind(std::int64_t{problem.in_place});
-    insert.bind(std::int64_t{problem.ragged}).bind(variant.name).bind(comm::name(variant.comm.algorithm));
-    insert.bind(cell.plane).bind(std::int64_t{variant.registered}).bind(integer(cell.samples));
-    insert.bind(integer(cell.batch));
     const bool timed = cell.seconds.value > 0;
-    bind_estimate(insert, timed ? std::optional(cell.seconds) : std::nullopt);
-    insert.bind(cell.transfer).bind(cell.skew).bind(std::int64_t{cell.last_rank}).bind(cell.last_share);
-    insert.bind(cell.algorithm_rate).bind(cell.bus_rate).bind(timed ? cell.bound : std::nullopt);
-    bind_estimate(insert, cell.ratio);
-    cell.wrong ? insert.bind(static_cast<std::int64_t>(*cell.wrong)) : insert.bind_null();
-    insert.bind(std::int64_t{cell.settled}).bind(cell.stop_reason).run();
+    const std::optional<Estimate> seconds = timed ? std::optional(cell.seconds) : std::nullopt;
+    writer.write({{"session_uuid", record_.session_uuid},
+                  {"seq", seq},
+                  {"operation", name(problem.collective)},
+                  {"type", nccl_name(problem.type)},
+                  {"reduction", reduction_name(problem)},
+                  {"bytes", cell.bytes},
+                  {"count", problem.count},
+                  {"root", root_of(problem)},
+                  {"in_place", problem.in_place},
+                  {"ragged", problem.ragged},
+                  {"side", variant.name},
+                  {"algorithm", comm::name(variant.comm.algorithm)},
+                  {"data_plane", cell.plane},
+                  {"registered", variant.registered},
+                  {"samples", cell.samples},
+                  {"operations_per_sample", cell.batch},
+                  {"seconds", part(seconds, &Estimate::value)},
+                  {"seconds_low", part(seconds, &Estimate::low)},
+                  {"seconds_high", part(seconds, &Estimate::high)},
+                  {"transfer_seconds", cell.transfer},
+                  {"skew_seconds", cell.skew},
+                  {"last_rank", cell.last_rank},
+                  {"last_rank_share", cell.last_share},
+                  {"algorithm_bytes_per_second", cell.algorithm_rate},
+                  {"bus_bytes_per_second", cell.bus_rate},
+                  {"bound", timed ? cell.bound : std::nullopt},
+                  {"ratio", part(cell.ratio, &Estimate::value)},
+                  {"ratio_low", part(cell.ratio, &Estimate::low)},
+                  {"ratio_high", part(cell.ratio, &Estimate::high)},
+                  {"wrong", cell.wrong},
+                  {"settled", cell.settled},
+                  {"stop_reason", cell.stop_reason}});
   }
 
-  void write_samples(Statement& insert, std::size_t seq) {
+  void write_samples(RowWriter& writer, std::size_t seq) {
     const std::vector<Sample>& taken = result_.cells[seq].taken;
     const auto write_kind = [&](std::string_view kind, auto&& value_of) {
       std::vector<double> values;
       values.reserve(taken.size());
       for (const Sample& sample : taken) values.push_back(static_cast<double>(value_of(sample)));
-      insert.bind(record_.session_uuid).bind(integer(seq)).bind(kind).bind(integer(values.size()));
-      insert.bind_blob(std::as_bytes(std::span(values))).run();
+      writer.write({{"session_uuid", record_.session_uuid},
+                    {"seq", seq},
+                    {"kind", kind},
+                    {"count", values.size()},
+                    {"data", values}});
     };
     write_kind("seconds", [](const Sample& sample) { return sample.seconds; });
     write_kind("transfer_seconds", [](const Sample& sample) { return sample.transfer; });

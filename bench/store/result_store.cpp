@@ -134,7 +134,6 @@ class ResultStore::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void save(const RunRecord& run) {
-    if (!saved_.contains(run.uuid)) require_schedule(run.schedule);
     require_open(run.allocation_size);
     Transaction transaction(*database_);
     write_run(*database_, run);
@@ -185,11 +184,8 @@ class ResultStore::Impl {
       if (ranks >= kManyRanks) database_->run("PRAGMA page_size = " + std::to_string(kLargePageBytes));
       database_->run(kPartialPragmas);
       database_->run(fmt::format("BEGIN; {}; COMMIT;", schema_sql()));
-      Statement(*database_, "INSERT INTO session (uuid, started_utc, command_line) VALUES (?,?,?)")
-          .bind(session_uuid_)
-          .bind(started_utc_)
-          .bind(command_line_)
-          .run();
+      RowWriter(*database_, "session")
+          .write({{"uuid", session_uuid_}, {"started_utc", started_utc_}, {"command_line", command_line_}});
     } catch (...) {
       remove_partial();
       throw;
@@ -256,17 +252,6 @@ class ResultStore::Impl {
     if (database.integer("PRAGMA main.user_version") < kVersionWithCollectives) {
       database.run(std::string(schema_2_sql()));
     }
-  }
-
-  // Throws if `schedule` is "sharded" and the target is a store from before the sharded schedule existed, because such
-  // a store rejects this name. Called before a row is written.
-  void require_schedule(const std::string& schedule) {
-    if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
-    Database target(target_, lock_fault_here().empty() ? Locking::kShared : Locking::kReader, false);
-    if (target.integer("SELECT instr(sql, '''sharded''') FROM sqlite_schema WHERE name = 'run'") > 0) return;
-    throw Error(Errc::kIo, target_.string() +
-                               ": was made by a version without --schedule sharded and cannot hold its "
-                               "runs; use another --db");
   }
 
   void require_open(int ranks = 1) {

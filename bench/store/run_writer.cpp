@@ -2,15 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "bench/measure/step_series.h"
@@ -19,27 +15,8 @@
 namespace hvd::bench {
 namespace {
 
-std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
-
 /// Samples are stored in their memory layout; the schema specifies little-endian IEEE doubles.
 static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
-
-/// The columns of the table `run` after `uuid`, in the order in which write_run() binds them.
-constexpr std::string_view kRunColumns =
-    "session_uuid, origin, phase, status, status_reason, started_utc, finished_utc, model, batch_size, image_size,"
-    " auxiliary_head, device, compute_type, allreduce_type, schedule, comm, data_plane, world_size, allocation_size,"
-    " nodes, threads, seed, traced, batches_per_iter, warmup_steps, measured_steps, stop_reason, step_seconds,"
-    " step_seconds_low, step_seconds_high, images_per_second, images_per_second_low, images_per_second_high,"
-    " confidence, parameters, gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint";
-
-/// Returns SQL that inserts a run, or updates the row with the same uuid. Replacing that row would delete its samples.
-std::string upsert_run() {
-  std::string values = "?2";
-  const auto commas = std::count(kRunColumns.begin(), kRunColumns.end(), ',');
-  for (std::ptrdiff_t i = 0; i < commas; ++i) values += ", ?" + std::to_string(i + 3);
-  return fmt::format("INSERT INTO run (uuid, {0}) VALUES (?1, {1}) ON CONFLICT (uuid) DO UPDATE SET ({0}) = ({1})",
-                     kRunColumns, values);
-}
 
 class RunWriter {
  public:
@@ -65,42 +42,76 @@ class RunWriter {
     return Statement(database_, "SELECT count(*) FROM sample WHERE run_uuid = ?").bind(run_.uuid).integer();
   }
 
+  /// Replacing the row of a stored run would delete its samples, so an existing row is updated.
   void write_run() {
-    Statement insert(database_, upsert_run());
-    insert.bind(run_.uuid).bind(run_.session_uuid).bind("measured").bind(name(run_.phase)).bind(name(run_.status));
-    insert.bind(run_.status_reason).bind(run_.started_utc);
-    run_.finished_utc.empty() ? insert.bind_null() : insert.bind(run_.finished_utc);
-    insert.bind(run_.model).bind(run_.batch_size).bind(run_.image_size).bind(std::int64_t{run_.auxiliary_head});
-    insert.bind(run_.device).bind(run_.compute_type).bind(run_.allreduce_type).bind(run_.schedule).bind(run_.comm);
-    insert.bind(run_.data_plane).bind(std::int64_t{run_.world_size}).bind(std::int64_t{run_.allocation_size});
-    insert.bind(std::int64_t{run_.nodes}).bind(std::int64_t{run_.threads}).bind(integer(run_.seed));
-    insert.bind(std::int64_t{run_.traced}).bind(std::int64_t{run_.batches_per_iter}).bind(run_.warmup_steps);
-    insert.bind(run_.measured_steps).bind(run_.stop_reason);
-    bind_estimate(insert, run_.step_seconds);
-    bind_estimate(insert, run_.images_per_second);
-    insert.bind(run_.confidence).bind(run_.parameters).bind(run_.gradient_bytes).bind(run_.flops_per_image);
-    insert.bind(run_.plan_hash).bind(run_.buckets).bind(run_.final_loss).bind(run_.checks).bind(fingerprint(run_));
-    insert.run();
+    const std::optional<Estimate>&step = run_.step_seconds, &images = run_.images_per_second;
+    RowWriter(database_, "run", 1)
+        .write({
+            {"uuid", run_.uuid},
+            {"session_uuid", run_.session_uuid},
+            {"origin", "measured"},
+            {"phase", name(run_.phase)},
+            {"status", name(run_.status)},
+            {"status_reason", run_.status_reason},
+            {"started_utc", run_.started_utc},
+            {"finished_utc", run_.finished_utc.empty() ? Value() : run_.finished_utc},
+            {"model", run_.model},
+            {"batch_size", run_.batch_size},
+            {"image_size", run_.image_size},
+            {"auxiliary_head", run_.auxiliary_head},
+            {"device", run_.device},
+            {"compute_type", run_.compute_type},
+            {"allreduce_type", run_.allreduce_type},
+            {"schedule", run_.schedule},
+            {"comm", run_.comm},
+            {"data_plane", run_.data_plane},
+            {"world_size", run_.world_size},
+            {"allocation_size", run_.allocation_size},
+            {"nodes", run_.nodes},
+            {"threads", run_.threads},
+            {"seed", run_.seed},
+            {"traced", run_.traced},
+            {"batches_per_iter", run_.batches_per_iter},
+            {"warmup_steps", run_.warmup_steps},
+            {"measured_steps", run_.measured_steps},
+            {"stop_reason", run_.stop_reason},
+            {"step_seconds", part(step, &Estimate::value)},
+            {"step_seconds_low", part(step, &Estimate::low)},
+            {"step_seconds_high", part(step, &Estimate::high)},
+            {"images_per_second", part(images, &Estimate::value)},
+            {"images_per_second_low", part(images, &Estimate::low)},
+            {"images_per_second_high", part(images, &Estimate::high)},
+            {"confidence", run_.confidence},
+            {"parameters", run_.parameters},
+            {"gradient_bytes", run_.gradient_bytes},
+            {"flops_per_image", run_.flops_per_image},
+            {"plan_hash", run_.plan_hash},
+            {"buckets", run_.buckets},
+            {"final_loss", run_.final_loss},
+            {"checks", run_.checks},
+            {"fingerprint", fingerprint(run_)},
+        });
   }
 
   void write_provenance() {
-    Statement insert(database_, "INSERT INTO provenance (run_uuid, key, value, in_fingerprint) VALUES (?,?,?,?)");
+    RowWriter writer(database_, "provenance");
     for (const auto& [key, fact] : run_.provenance) {
-      insert.bind(run_.uuid).bind(key).bind(fact.value).bind(std::int64_t{fact.in_fingerprint}).run();
+      writer.write(
+          {{"run_uuid", run_.uuid}, {"key", key}, {"value", fact.value}, {"in_fingerprint", fact.in_fingerprint}});
     }
   }
 
   void write_ranks() {
-    Statement insert(database_,
-                     "INSERT INTO rank (run_uuid, rank, host, local_rank, planned_bytes, baseline_bytes, peak_bytes,"
-                     " gradient_checksum) VALUES (?,?,?,?,?,?,?,?)");
+    RowWriter writer(database_, "rank");
     for (const RankRecord& rank : run_.ranks) {
-      insert.bind(run_.uuid).bind(std::int64_t{rank.rank}).bind(rank.host).bind(std::int64_t{rank.local_rank});
-      insert.bind(rank.planned_bytes)
-          .bind(rank.baseline_bytes)
-          .bind(rank.peak_bytes)
-          .bind(rank.gradient_checksum)
-          .run();
+      writer.write({{"run_uuid", run_.uuid},
+                    {"rank", rank.rank},
+                    {"host", rank.host},
+                    {"local_rank", rank.local_rank},
+                    {"planned_bytes", rank.planned_bytes},
+                    {"baseline_bytes", rank.baseline_bytes},
+                    {"peak_bytes", rank.peak_bytes},
+                    {"gradient_checksum", rank.gradient_checksum}});
     }
   }
 
@@ -114,15 +125,12 @@ class RunWriter {
   /// Inserts the series that are not stored yet, and updates the stored series that changed. If there are new samples,
   /// nearly all series have changed; otherwise none has. Returns the number of the run's series.
   std::int64_t upsert_samples() {
-    Statement upsert(database_,
-                     "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)"
-                     " ON CONFLICT (run_uuid, rank, kind) DO UPDATE SET count = excluded.count, data = excluded.data"
-                     " WHERE count <> excluded.count OR data <> excluded.data");
+    RowWriter writer(database_, "sample", 3);
     std::int64_t rows = 0;
     const auto write = [&](int rank, std::string_view kind, const std::vector<double>& values) {
       if (values.empty()) return;
-      upsert.bind(run_.uuid).bind(std::int64_t{rank}).bind(kind).bind(static_cast<std::int64_t>(values.size()));
-      upsert.bind_blob(std::as_bytes(std::span(values))).run();
+      writer.write(
+          {{"run_uuid", run_.uuid}, {"rank", rank}, {"kind", kind}, {"count", values.size()}, {"data", values}});
       ++rows;
     };
     for (const RankRecord& rank : run_.ranks) {
@@ -137,28 +145,30 @@ class RunWriter {
   }
 
   void write_decomposition() {
-    Statement insert(
-        database_,
-        "INSERT INTO decomposition (run_uuid, component, fraction, seconds, low, high) VALUES (?,?,?,?,?,?)");
+    RowWriter writer(database_, "decomposition");
     for (const DecompositionRow& row : run_.decomposition) {
-      insert.bind(run_.uuid)
-          .bind(row.component)
-          .bind(row.fraction)
-          .bind(row.seconds)
-          .bind(row.low)
-          .bind(row.high)
-          .run();
+      writer.write({{"run_uuid", run_.uuid},
+                    {"component", row.component},
+                    {"fraction", row.fraction},
+                    {"seconds", row.seconds},
+                    {"low", row.low},
+                    {"high", row.high}});
     }
   }
 
   void write_operations() {
-    Statement insert(database_,
-                     "INSERT INTO operation (run_uuid, seq, node, kind, implementation, library, seconds, flops, bytes)"
-                     " VALUES (?,?,?,?,?,?,?,?,?)");
-    std::int64_t seq = 0;
+    RowWriter writer(database_, "operation");
+    int seq = 0;
     for (const OperationRow& row : run_.operations) {
-      insert.bind(run_.uuid).bind(seq++).bind(row.node).bind(row.kind).bind(row.implementation);
-      insert.bind(std::int64_t{row.library}).bind(row.seconds).bind(row.flops).bind(row.bytes).run();
+      writer.write({{"run_uuid", run_.uuid},
+                    {"seq", seq++},
+                    {"node", row.node},
+                    {"kind", row.kind},
+                    {"implementation", row.implementation},
+                    {"library", row.library},
+                    {"seconds", row.seconds},
+                    {"flops", row.flops},
+                    {"bytes", row.bytes}});
     }
   }
 
@@ -167,14 +177,6 @@ class RunWriter {
 };
 
 }  // namespace
-
-void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate) {
-  if (estimate) {
-    insert.bind(estimate->value).bind(estimate->low).bind(estimate->high);
-  } else {
-    insert.bind_null().bind_null().bind_null();
-  }
-}
 
 void write_run(Database& database, const RunRecord& run) { RunWriter(database, run).write(); }
 

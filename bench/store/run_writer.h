@@ -12,7 +12,9 @@ namespace hvd::bench {
 /// that are stored already and did not change. Call it inside a transaction. Errors: io.
 void write_run(Database& database, const RunRecord& run);
 
-/// Binds the estimate's value, low and high. Each of the three becomes NULL if it is unknown.
-void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate);
+/// Returns a member of the estimate: value, low or high. nullopt if there is no estimate.
+inline std::optional<double> part(const std::optional<Estimate>& estimate, double Estimate::*member) {
+  return estimate ? std::optional((*estimate).*member) : std::nullopt;
+}
 
 }  // namespace hvd::bench

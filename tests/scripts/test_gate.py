@@ -275,9 +275,10 @@ class ReadsTest(FolderTest):
             reads.append(row["uuid"])
             return really_read(connection, row, *others)
 
-        def fault(connection: sqlite3.Connection, database: str) -> str | None:
-            checked.extend(row[0] for row in connection.execute(f"SELECT uuid FROM {database}.run"))
-            return really_fault(connection, database)
+        def fault(connection: sqlite3.Connection, *others: object) -> str | None:
+            why = really_fault(connection, *others)
+            checked.extend(row[0] for row in connection.execute("SELECT uuid FROM temp.run"))
+            return why
 
         really_read, really_fault = runs._read_run, values.fault
         side = side_command.Side("")

@@ -104,12 +104,6 @@ class WithoutLocks(FolderTest):
                 self.assertEqual(connection.execute("SELECT count(*) FROM coll_session").fetchone(), (count,))
         self.assertEqual(self.names(), ["a.db"])
 
-    def test_a_run_that_an_older_store_may_not_hold(self) -> None:
-        """With --schedule sharded, hvd_bench looks into the target before it measures."""
-        self.measure("x")
-        self.execute(BENCH, *TINY, "--db", self.db, "--label", "cell=y", "--schedule", "sharded")
-        self.assertEqual(rows(self.db), ["x", "y"])
-
     def test_doctor_says_it(self) -> None:
         self.assertEqual(self.execute(BENCH, "doctor", "--db", self.db, code=None).stdout.count(NOTE), 1)
 

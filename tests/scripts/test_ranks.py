@@ -405,7 +405,7 @@ class StoreTest(FolderTest):
     def test_a_damaged_store(self) -> None:
         self.make()
         self.change("UPDATE sample SET data = ?, count = 1 WHERE rank = 2", np.array([np.nan]).tobytes())
-        self.refused("a.db: damaged: run .*rank 2: .* holds nan", code=2)
+        self.refused("a.db: damaged: .*, 2, step_seconds holds nan", code=2)
         self.db.write_bytes(b"no store")
         self.refused("a.db: ", code=2)
         self.refused("no run starts with 'zz'|a.db", "--run", "zz", code=2)

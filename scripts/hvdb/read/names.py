@@ -11,7 +11,6 @@ COMPONENTS: dict[str, str] = _SHARED["components"]  # component of a decompositi
 # Names in the results of collective operations. A reduction is "none" if the operation does not reduce.
 OPERATIONS, TYPES = tuple(_SHARED["operations"]), tuple(_SHARED["types"])
 REDUCTIONS = (*_SHARED["reductions"], "none")
-STORED_REPLICATES: int = _SHARED["stored_replicates"]  # bootstrap replicates of each figure, once for all ranks
 MIN_TO_BELIEVE: int = _SHARED["min_to_believe"]  # an interval from fewer samples is printed with a warning
 # An efficiency whose interval is wider than this from end to end is not resolved.
 WIDEST_EFFICIENCY: float = _SHARED["widest_efficiency"]

@@ -221,17 +221,12 @@ class GrowingStore:
         """Returns all runs that are in the store now, oldest first. Empty if there is no file. Errors: StoreError."""
         if not self.path.exists():
             return []
-        runs = self._grown() if self._final else load([self.path])
+        with store.open_readonly(self.path, known=self._final) as connection:
+            stored = [row["uuid"] for row in connection.execute("SELECT uuid FROM main.run")]
+            known = (self._final[uuid] for uuid in stored if uuid in self._final)
+            runs = _oldest_first([*known, *_read_runs(connection, self.path)])
         self._final = {run.uuid: run for run in runs if run.status != "running"}
         return runs
-
-    def _grown(self) -> list[Run]:
-        with store.open_readonly(self.path, thorough=False) as connection:
-            stored = [row["uuid"] for row in connection.execute("SELECT uuid FROM run")]
-            new = (uuid for uuid in stored if uuid not in self._final)
-            with store.excerpt(connection, self.path, new) as copy:
-                known = (self._final[uuid] for uuid in stored if uuid in self._final)
-                return _oldest_first([*known, *_read_runs(copy, self.path)])
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:

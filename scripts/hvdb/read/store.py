@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from hvdb.base import locks
 from hvdb.base.errors import StoreError
 from hvdb.read import untrusted
-from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, RUN, journal_of
+from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # Bytes of the longest path that SQLite opens on Unix. Source: MAX_PATHNAME in SQLite's os_unix.c.
@@ -148,12 +148,20 @@ def _require_own_journal(path: Path) -> None:
         raise StoreError(f"{journal}: {why}; remove it")
 
 
-def check(connection: sqlite3.Connection, path: Path, database: str = "main", *, thorough: bool = True) -> None:
+def check(
+    connection: sqlite3.Connection,
+    path: Path,
+    database: str = "main",
+    *,
+    thorough: bool = True,
+    known: Collection[str] = (),
+) -> None:
     """Raises StoreError if a database is not a complete store with a known schema and possible values (values.py).
 
     database: the name in `connection` of the file `path`. All readers and the merge call this function, so all of them
     refuse the same files. thorough=False: checks only the tables, which takes milliseconds for a store of any size and
-    does not need numpy.
+    does not need numpy. known: runs that were checked before, so that the time grows with the number of new runs.
+    Names of tables without a database then mean copies of the rows that were checked, without those of known runs.
     """
     seen = state(path)  # None if the job that wrote the file has just renamed it
     seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
@@ -168,10 +176,11 @@ def check(connection: sqlite3.Connection, path: Path, database: str = "main", *,
                 return
             from hvdb.read import values  # imported here, because it needs numpy
 
-            faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
-            if faults != ["ok"]:
-                raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
-            if why := values.fault(connection, database):
+            if not known:
+                faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
+                if faults != ["ok"]:
+                    raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
+            if why := values.fault(connection, database, known):
                 raise StoreError(f"{path}: damaged: {why}; leave it out or restore a copy")
     except DAMAGE as error:
         raise fault(path, error) from error
@@ -184,6 +193,8 @@ def fault(path: Path, error: Exception) -> StoreError:
         return changed(path)  # there was no journal when the file was opened, so another program is writing to the file
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
+    if "disk is full" in text:
+        return StoreError(f"{path}: cannot be checked: no space for a temporary file; free some, or set SQLITE_TMPDIR")
     if "unable to open" in text:  # SQLite uses this text also for a damaged schema
         if not os.access(path, os.R_OK):
             return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
@@ -320,8 +331,12 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
-    """Yields a connection to the checked store `path` that cannot write. Never changes the file. thorough: see check().
+def open_readonly(
+    path: Path | str, *, thorough: bool = True, known: Collection[str] = ()
+) -> Iterator[sqlite3.Connection]:
+    """Yields a connection to the checked store `path` that cannot write. Never changes the file.
+
+    thorough, known: see check().
 
     Errors: StoreError; InUse if another program locks the file for longer than WAIT_SECONDS, or has written to the file
     in spite of the locks before the `with` ends. What was read is then no good.
@@ -345,7 +360,7 @@ def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite
             # One transaction, so that the check and the later reads see the same state of the store.
             connection.isolation_level = None
             watch.begin(connection, "main")
-            check(connection, path, thorough=thorough)
+            check(connection, path, thorough=thorough, known=known)
             connection.execute("PRAGMA query_only = ON")
             yield connection
             watch.require_unchanged()
@@ -406,35 +421,6 @@ def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
         connection.execute(f"DETACH {name}")
     except sqlite3.OperationalError as error:
         raise fault(path, error) from error
-
-
-@contextmanager
-def excerpt(connection: sqlite3.Connection, path: Path, uuids: Iterable[str]) -> Iterator[sqlite3.Connection]:
-    """Yields a connection to a checked store in memory, with the runs `uuids` of `path` and the sessions of these runs.
-
-    connection: from open_readonly(path, thorough=False). All checks of check() are made on the copy, so their time
-    grows with the number of copied runs, and not with the size of the file. Errors: StoreError, DAMAGE.
-    """
-    copy = sqlite3.connect(":memory:")
-    try:
-        untrusted.harden(copy)
-        untrusted.make_tables(copy, untrusted.version_of(connection))
-        for uuid in uuids:
-            for table, which in (
-                ("session", "uuid IN (SELECT session_uuid FROM run WHERE uuid = ?)"),
-                (RUN.table, "uuid = ?"),
-                *((child, f"{RUN.key} = ?") for child in RUN.children),
-            ):
-                columns = untrusted.columns()[table]
-                rows = connection.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE {which}", (uuid,))
-                kept = "OR IGNORE" if table == "session" else ""  # several runs have one session
-                marks = ", ".join("?" * len(columns))
-                copy.executemany(f"INSERT {kept} INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
-        check(copy, path)
-        copy.row_factory = sqlite3.Row
-        yield copy
-    finally:
-        copy.close()
 
 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:

@@ -56,6 +56,7 @@ COLL = Record(
     {"coll_provenance": "key", "coll_cell": "seq", "coll_sample": "seq, kind"},
 )
 RECORDS = (RUN, COLL)
+BLOB_TABLES = frozenset({"sample", "coll_sample"})
 # sqlite3 raises these errors for a damaged file. The messages of these errors quote the file and may not be UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 # Maximum bytes of a text or blob that is read. A blob of this size has samples of one kind for 33 million steps.
@@ -78,13 +79,23 @@ def harden(connection: sqlite3.Connection) -> None:
     """Makes a connection safe for files from strangers. Call this before the first query.
 
     If table_fault() then finds no fault in an opened or attached file, SQLite evaluates no expression of that file.
-    SQLite ignores the file's CHECK constraints, because a stranger may have chosen them.
+    SQLite ignores CHECK constraints, because a stranger may have chosen those of the file. See own_checks().
     """
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     if hasattr(connection, "setlimit"):  # exists in Python 3.11 and newer
         for name, value in LIMITS.items():
             connection.setlimit(getattr(sqlite3, name), value)
+
+
+@contextmanager
+def own_checks(connection: sqlite3.Connection) -> Iterator[None]:
+    """Lets SQLite evaluate CHECKs. Inside the `with`, write only to tables of make_temporary_tables()."""
+    connection.execute("PRAGMA ignore_check_constraints = OFF")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
 
 
 @contextmanager
@@ -126,6 +137,29 @@ def make_tables(connection: sqlite3.Connection, version: int) -> None:
                 connection.execute(statement)
 
 
+def make_temporary_tables(connection: sqlite3.Connection, version: int) -> None:
+    """Makes the TEMP tables of a schema version anew, empty, and with the CHECKs of our schema.
+
+    The tables are small: in place of a blob they have the length of the blob. Errors: sqlite3.Error.
+    """
+    for table in tables(max(SCHEMAS)):
+        connection.execute(f"DROP TABLE IF EXISTS temp.{table}")
+    for statement in _temporary_tables(version):
+        connection.execute(statement)
+
+
+@cache
+def _temporary_tables(version: int) -> tuple[str, ...]:
+    return tuple(
+        statement.replace("CREATE TABLE", "CREATE TEMP TABLE")
+        .replace("BLOB", "INTEGER")
+        .replace("length(data)", "data")
+        for number, file in SCHEMAS.items()
+        for statement in _statements(file.read_text(encoding="utf-8"))
+        if number <= version and "CREATE TABLE" in statement
+    )
+
+
 def _statements(script: str) -> Iterator[str]:
     """Yields the statements of a script one by one, because executescript() would commit the caller's transaction."""
     piece = ""
@@ -137,9 +171,15 @@ def _statements(script: str) -> Iterator[str]:
 
 
 @cache
-def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
-    """Returns table -> its columns, for the tables of a schema version. A table has equal columns in all versions."""
-    return {table: tuple(column[0] for column in rows) for table, rows in _layout(version).items()}
+def columns() -> dict[str, dict[str, str]]:
+    """Returns table -> column -> its type (TEXT, INTEGER, REAL or BLOB). A table has equal columns in all versions."""
+    return {table: {column[0]: column[1] for column in rows} for table, rows in _layout(max(SCHEMAS)).items()}
+
+
+@cache
+def keys(table: str) -> tuple[str, ...]:
+    """Returns the columns of the primary key of a table."""
+    return tuple(column[0] for column in _layout(max(SCHEMAS))[table] if column[2])
 
 
 @cache
@@ -153,8 +193,10 @@ def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
 
 
 def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple[tuple, ...]:
-    """Returns, for each column, (name, position in the primary key, code that says if it is hidden or generated)."""
-    return tuple((row[1], row[5], row[6]) for row in connection.execute(f"PRAGMA {database}.table_xinfo({table})"))
+    """Returns, for each column, (name, type, position in the primary key, code for hidden or generated)."""
+    return tuple(
+        (row[1], row[2], row[5], row[6]) for row in connection.execute(f"PRAGMA {database}.table_xinfo({table})")
+    )
 
 
 def unknown_version(version: int) -> str | None:

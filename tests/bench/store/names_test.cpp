@@ -11,7 +11,6 @@
 
 #include "bench/coll/problem.h"
 #include "bench/measure/decomposition.h"
-#include "bench/measure/resample.h"
 
 namespace hvd::bench::names_test {
 namespace {
@@ -30,9 +29,9 @@ TEST(Names, TheCommittedFileHasTheProgramsNamesAndLimits) {
   for (const auto& [op, title] : coll::kOpNames) reductions.push_back(quoted(title));
   const std::string expected = fmt::format(
       "{{\n  \"components\": {{\n{}\n  }},\n  \"operations\": [{}],\n  \"types\": [{}],\n  \"reductions\": [{}],\n"
-      "  \"stored_replicates\": {},\n  \"min_to_believe\": {},\n  \"widest_efficiency\": {}\n}}\n",
+      "  \"min_to_believe\": {},\n  \"widest_efficiency\": {}\n}}\n",
       fmt::join(components, ",\n"), fmt::join(operations, ", "), fmt::join(types, ", "), fmt::join(reductions, ", "),
-      kStoredReplicates, kMinToBelieve, kWidestEfficiency);
+      kMinToBelieve, kWidestEfficiency);
   std::ostringstream committed;
   committed << std::ifstream(HVD_RECORDED "/../names.json").rdbuf();
   EXPECT_EQ(committed.str(), expected) << "write this to results/names.json";

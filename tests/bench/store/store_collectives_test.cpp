@@ -83,7 +83,7 @@ TEST_F(StoredCollectives, CollectivesAreSavedWithTheirSamples) {
   EXPECT_EQ(database.text("SELECT group_concat(kind || hex(data)) FROM (SELECT * FROM coll_sample ORDER BY kind)"),
             "last_rank000000000000F03F,round0000000000000840,seconds000000000000E03F,skew_seconds000000000000C03F,"
             "transfer_seconds000000000000D03F");
-  EXPECT_EQ(database.text("PRAGMA integrity_check"), "ok");
+  EXPECT_EQ(integrity(file_), "ok");
 }
 
 TEST_F(StoredCollectives, ATimeThatTheClockCannotTellIsUnknown) {

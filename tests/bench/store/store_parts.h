@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/measure/resample.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
 #include "tests/bench/scratch.h"
@@ -40,8 +41,8 @@ inline RunRecord example(const std::string& session) {
     rank.samples.step = {0.5, 0.25, 0.125};
     rank.samples.loss = {2.5, 2.25, 1.0};
   }
-  run.step_replicates = {0.25, 0.5};
-  run.efficiency_replicates = {0.875};
+  run.step_replicates.assign(kStoredReplicates, 0.25);
+  run.efficiency_replicates.assign(kStoredReplicates, 0.875);
   run.decomposition = {{"efficiency", 0.9, 0.45, 0.88, 0.92}, {"residual", 0.1, 0.05, std::nullopt, std::nullopt}};
   run.operations = {{"conv1", "conv", "brgconv", true, 0.001, 1e9, 1e6}};
   return run;
@@ -68,6 +69,14 @@ class StoreTest : public testing::Test {
   const fs::path file_ = folder_ / "a.db";
   const std::string session_ = new_uuid();
 };
+
+/// Returns "ok" if SQLite finds the store sound and its rows within the CHECKs of the schema; otherwise the first
+/// fault.
+inline std::string integrity(const fs::path& file) {
+  Database database(file, Locking::kShared, false);
+  database.run("PRAGMA ignore_check_constraints = OFF");
+  return database.text("PRAGMA integrity_check");
+}
 
 inline std::int64_t count(const fs::path& file, const std::string& sql) {
   Database database(file, Locking::kShared, false);
