@@ -32,7 +32,7 @@ constexpr const char* kDescription =
     "hvd_bench simulate simulates training steps on N ranks by the engine's own schedule, from a recorded step and a\n"
     "text with the costs of everything else (docs/prediction.md), and prints one line of JSON for each draw.";
 constexpr std::size_t kMaxProfileBytes = std::size_t{4} << 20;  // profiles of real networks have some 20 KB
-constexpr double kMaxWork = 2e10;  // ranks x steps x collectives; each takes 2 to 6 ns
+constexpr double kMaxWork = 2e10;                               // ranks x steps x collectives; each takes 2 to 6 ns
 
 /// The options of training that decide about the schedule, and the text.
 OptionTable simulate_table(SimulateCommand& command) {
