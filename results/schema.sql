@@ -30,8 +30,8 @@ CREATE TABLE run (
   started_utc     TEXT NOT NULL,
   finished_utc    TEXT,
   model           TEXT NOT NULL CHECK (length(model) <= 200),  -- canonical name
-  batch_size      INTEGER NOT NULL CHECK (batch_size >= 1),  -- images per rank
-  image_size      INTEGER NOT NULL CHECK (image_size >= 1),
+  batch_size      INTEGER NOT NULL CHECK (batch_size >= 1),  -- images (fact work.unit: what else) per rank
+  image_size      INTEGER NOT NULL CHECK (image_size >= 0),  -- 0: no images, or of unknown size
   auxiliary_head  INTEGER NOT NULL DEFAULT 0 CHECK (auxiliary_head IN (0, 1)),
   device          TEXT NOT NULL CHECK (device IN ('cpu', 'cuda', 'replay', 'reference')),
   compute_type    TEXT NOT NULL,              -- fp32, tf32, fp16, bf16

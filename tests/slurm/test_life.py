@@ -90,13 +90,10 @@ class LifeTest(unittest.TestCase):
         """Returns how many rows of `table` the running sessions have stored so far."""
         runs = 0
         for path in self.folder.glob("stores/*.partial"):
-            connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-            try:
+            uri = f"{path.as_uri()}?mode=ro"
+            # An error means that the session is writing the store, or has just published it.
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
                 runs += connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            except sqlite3.Error:
-                pass  # the session is writing the store
-            finally:
-                connection.close()
         return runs
 
     def sessions(self) -> dict[str, int]:
