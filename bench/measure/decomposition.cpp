@@ -222,10 +222,8 @@ bool is_resolved(const Estimate& efficiency) {
 }
 
 std::string efficiency_text(const Estimate& efficiency) {
-  if (!efficiency.has_interval()) return "not resolved: too few rounds for an interval";
-  if (!is_resolved(efficiency)) {
-    return fmt::format("not resolved: between {:.0f} and {:.0f} %", 100 * efficiency.low, 100 * efficiency.high);
-  }
+  if (!efficiency.has_interval()) return std::string(kNoIntervalText);
+  if (!is_resolved(efficiency)) return fmt::format(kWideText, 100 * efficiency.low, 100 * efficiency.high);
   return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * efficiency.value, 100 * efficiency.low, 100 * efficiency.high);
 }
 

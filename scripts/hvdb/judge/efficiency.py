@@ -19,7 +19,7 @@ from hvdb.base import progress
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.judge import comparable
 from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
-from hvdb.read.names import MIN_TO_BELIEVE, WIDEST_EFFICIENCY
+from hvdb.read.names import MIN_TO_BELIEVE, NOT_RESOLVED, WIDEST_EFFICIENCY
 from hvdb.read.runs import Run, by_session, grouped
 
 # The backward pass as a fraction of forward plus backward pass. The backward pass costs as much arithmetic as two
@@ -46,8 +46,8 @@ def unresolved(figure: Estimate) -> str:
     """Returns the first answer about an efficiency that is not resolved: `not resolved: between 46 and 101 %`."""
     low, high = _ends(figure)
     if low is None or high is None:
-        return "not resolved: too few rounds for an interval"
-    return f"not resolved: between {100 * low:.0f} and {100 * high:.0f} %"
+        return NOT_RESOLVED["without_interval"]
+    return NOT_RESOLVED["wide"].format(100 * low, 100 * high)
 
 
 def _ends(figure: Estimate) -> tuple[float | None, float | None]:

@@ -14,3 +14,4 @@ REDUCTIONS = (*_SHARED["reductions"], "none")
 MIN_TO_BELIEVE: int = _SHARED["min_to_believe"]  # an interval from fewer samples is printed with a warning
 # An efficiency whose interval is wider than this from end to end is not resolved.
 WIDEST_EFFICIENCY: float = _SHARED["widest_efficiency"]
+NOT_RESOLVED: dict[str, str] = _SHARED["not_resolved"]  # what is said of it; "wide" takes the ends in percent

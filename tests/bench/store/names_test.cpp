@@ -29,9 +29,10 @@ TEST(Names, TheCommittedFileHasTheProgramsNamesAndLimits) {
   for (const auto& [op, title] : coll::kOpNames) reductions.push_back(quoted(title));
   const std::string expected = fmt::format(
       "{{\n  \"components\": {{\n{}\n  }},\n  \"operations\": [{}],\n  \"types\": [{}],\n  \"reductions\": [{}],\n"
-      "  \"min_to_believe\": {},\n  \"widest_efficiency\": {}\n}}\n",
+      "  \"min_to_believe\": {},\n  \"widest_efficiency\": {},\n"
+      "  \"not_resolved\": {{\"without_interval\": \"{}\", \"wide\": \"{}\"}}\n}}\n",
       fmt::join(components, ",\n"), fmt::join(operations, ", "), fmt::join(types, ", "), fmt::join(reductions, ", "),
-      kMinToBelieve, kWidestEfficiency);
+      kMinToBelieve, kWidestEfficiency, kNoIntervalText, kWideText);
   std::ostringstream committed;
   committed << std::ifstream(HVD_RECORDED "/../names.json").rdbuf();
   EXPECT_EQ(committed.str(), expected) << "write this to results/names.json";
