@@ -46,6 +46,12 @@ class World:
         return self.nodes * self.ranks_per_node
 
 
+def nodes_text(worlds: Iterable[World]) -> str:
+    """Returns the numbers of nodes of `worlds`: `1 node`, or `2, 3, 4 nodes`."""
+    counts = sorted({world.nodes for world in worlds})
+    return f"{', '.join(map(str, counts))} node{'s' * (counts != [1])}"
+
+
 @dataclass(frozen=True)
 class Cell:
     """The times of one collective in one session. size: bytes, as nccl-tests counts them. samples: seconds, of the

@@ -43,7 +43,8 @@ class Fabric:
     cells: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    _costs: dict[tuple, cost.Cost | cost.Own] = field(default_factory=dict)
+    _fits: dict[tuple[str, str], cost.Cost | HvdbError] = field(default_factory=dict)
+    _own: dict[tuple[str, str, World], cost.Own] = field(default_factory=dict)
 
     def algorithm(self, operation: str, size: float, world: World) -> str:
         """Returns what a run of this kind takes for a message of `size` bytes."""
@@ -68,22 +69,28 @@ class Fabric:
     def cost(self, operation: str, algorithm: str, world: World) -> cost.Cost | cost.Own:
         """Returns the cost on `world`: of all worlds of several nodes together, or of this world alone if it was
         measured and the others are too few. One node is never derived from another world, nor others from it.
-        Errors: TooLittle."""
+        Errors: HvdbError, which is TooLittle if more must be measured."""
         cells = self.cells.get((operation, algorithm), [])
-        measured = any(cell.world == world for cell in cells)
-        key = (operation, algorithm, world if measured or world.nodes == 1 else None)
-        if key not in self._costs:
-            if world.nodes == 1:
-                self._costs[key] = cost.own(operation, algorithm, world, cells)
-            else:
-                try:
-                    cost.steps(operation, algorithm, world)
-                    self._costs[key] = cost.fit(operation, algorithm, cells)
-                except HvdbError:
-                    if not measured:
-                        raise
-                    self._costs[key] = cost.own(operation, algorithm, world, cells)
-        return self._costs[key]
+        if world.nodes > 1:
+            fitted = self._fitted(operation, algorithm, world)
+            if isinstance(fitted, cost.Cost):
+                return fitted
+            if not any(cell.world == world for cell in cells):
+                raise fitted
+        key = (operation, algorithm, world)
+        if key not in self._own:
+            self._own[key] = cost.own(operation, algorithm, world, cells)
+        return self._own[key]
+
+    def _fitted(self, operation: str, algorithm: str, world: World) -> cost.Cost | HvdbError:
+        key = (operation, algorithm)
+        if key not in self._fits:
+            try:
+                cost.steps(operation, algorithm, world)
+                self._fits[key] = cost.fit(operation, algorithm, self.cells.get(key, []))
+            except HvdbError as error:
+                self._fits[key] = error
+        return self._fits[key]
 
     def sizes(self, operation: str, world: World, largest: int) -> list[int]:
         """Returns ascending sizes at which a table tells the cost of an operation on `world`, up to `largest` bytes.
@@ -134,7 +141,7 @@ def _fits(cell: SampledCell, kind: str) -> bool:
 def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int) -> Fabric:
     """Returns the cells that are like the reductions of `run`, a run of phase full.
 
-    Errors: NotComparable if a session like it was measured with other software or hardware; HvdbError for a wrong result.
+    Errors: NotComparable if collectives were measured with other software or hardware; HvdbError for a wrong result.
     """
     if run.fact("comm.crossovers"):
         raise HvdbError(f"run {run.short_id} used crossovers of its own (comm.crossovers), which predict does not know")
@@ -164,7 +171,9 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int) -> Fa
             continue
         if differing := _differences(session, run):
             shown = "; ".join(f"{d.key}: '{d.first}' and '{d.second}'" for d in differing[:6])
-            raise NotComparable(f"collectives {short} and run {run.short_id} differ ({shown}): name stores of one machine")
+            raise NotComparable(
+                f"collectives {short} and run {run.short_id} differ ({shown}): name stores of one machine"
+            )
         _add(fabric, session, World(columns["nodes"], ranks_per_node), _TYPES.get(run.allreduce_type, ""))
         fabric.sessions.append(columns["uuid"])
     return fabric

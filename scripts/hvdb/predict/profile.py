@@ -58,7 +58,7 @@ def _whole(text: str, highest: int) -> int:
 
 
 def read(file: Path) -> Profile:
-    """Returns the profile in `file`, of version 1 or 2. Errors: HvdbError, which names the file and the line; OSError."""
+    """Returns the profile in `file`, of version 1 or 2. Errors: HvdbError, with the file and the line; OSError."""
     if file.exists() and not file.is_file():
         raise HvdbError(f"{file}: not a file")
     with file.open("rb") as opened:
@@ -72,7 +72,7 @@ def read(file: Path) -> Profile:
             raise _Fault(f"not a replay profile: the first line must be '{VERSIONS[0]}' or '{VERSIONS[1]}'")
         header: dict[str, str] = {}
         gradients = elements = 0
-        for number, line in enumerate(lines[1:], 2):
+        for number, line in enumerate(lines[1:], 2):  # noqa: B007 (the error names it)
             key, _, value = line.partition(" ")
             if key == "end":
                 break

@@ -1,4 +1,4 @@
-"""Reads the samples of collectives from stores of `hvd_bench coll --db`. The check of a store has checked their values."""
+"""Reads the samples of collectives from stores of `hvd_bench coll --db`. Opening a store checks their values."""
 
 from __future__ import annotations
 
