@@ -168,7 +168,7 @@ def _training(members: dict[str, Run]) -> Training:
     if len({len(ranks) for ranks in hosts}) != 1 or sum(map(len, hosts)) != full.world_size:
         raise HvdbError(f"run {full.short_id} has unlike numbers of ranks on its nodes, which predict does not know")
     solo = _series(members["solo"], ("step_seconds", "compute_seconds"))
-    none = _series(members["none"], ("step_seconds", "compute_seconds", "update_seconds"))
+    none = _series(members["none"], ("step_seconds", "compute_seconds"))
     whole = _series(full, ("compute_seconds", "reduce_seconds", "exposed_seconds"))
     steps = min(array.shape[1] for part in (solo, none, whole) for array in part.values())
     if steps < MIN_STEPS:
@@ -180,7 +180,7 @@ def _training(members: dict[str, Run]) -> Training:
         hosts=hosts,
         solo_step=solo["step_seconds"][0, :steps],
         solo_compute=solo["compute_seconds"][0, :steps],
-        none_step=(none["compute_seconds"] + none["update_seconds"])[:, :steps],
+        none_step=none["step_seconds"][:, :steps],
         none_compute=none["compute_seconds"][:, :steps],
         full_compute=whole["compute_seconds"][:, :steps],
         reduce=whole["reduce_seconds"][:, :steps].min(axis=0),
