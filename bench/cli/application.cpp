@@ -45,6 +45,10 @@ int Application::run() {
       Console(Console::Settings{}).answer(text.str());
       return code;
     }
+    case Command::kSimulate: {
+      if (launch_.rank == 0) Console(Console::Settings{}).print(simulate(line.simulate));
+      return 0;
+    }
     case Command::kColl: return coll(std::move(line.coll.options));
     case Command::kTrain: break;
   }

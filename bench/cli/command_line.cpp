@@ -111,12 +111,19 @@ std::string without_double_gaps(std::string text) {
   return text;
 }
 
-/// Parses the command line of `hvd_bench coll`, which has its own options.
-CommandLine parse_coll_line(const std::vector<std::string>& argv) {
+/// Parses the command line of `hvd_bench coll` or `hvd_bench simulate`, which have options of their own.
+CommandLine parse_own_line(const std::vector<std::string>& argv) {
   CommandLine line;
-  line.coll = parse_coll(argv);
-  line.command = line.coll.help.empty() ? Command::kColl : Command::kPrint;
-  line.text = without_double_gaps(line.coll.help);
+  if (argv[1] == "coll") {
+    line.command = Command::kColl;
+    line.coll = parse_coll(argv);
+    line.text = without_double_gaps(line.coll.help);
+  } else {
+    line.command = Command::kSimulate;
+    line.simulate = parse_simulate(argv);
+    line.text = without_double_gaps(line.simulate.help);
+  }
+  if (!line.text.empty()) line.command = Command::kPrint;
   return line;
 }
 
@@ -135,7 +142,7 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
     throw Error(Errc::kInvalidArgument, fmt::format("{}: there is no such option{}; see hvd_bench --help", word,
                                                     did_you_mean(word.substr(0, word.find('=')), option_names(app))));
   }
-  const std::vector<std::string> commands{"train", "validate", "coll", "doctor", "stored"};
+  const std::vector<std::string> commands{"train", "validate", "coll", "doctor", "stored", "simulate"};
   if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
     throw Error(Errc::kInvalidArgument, fmt::format("'{}': one command at a time; see hvd_bench --help", word));
   }
@@ -216,7 +223,7 @@ void reconcile(Options& options, const OptionTable& table) {
 }  // namespace
 
 CommandLine parse_command_line(const std::vector<std::string>& argv, const Environment& environment) {
-  if (argv.size() > 1 && argv[1] == "coll") return parse_coll_line(argv);
+  if (argv.size() > 1 && (argv[1] == "coll" || argv[1] == "simulate")) return parse_own_line(argv);
   CommandLine result;
   if (argv.size() == 2 && argv[1] == "--describe-options") {
     result.command = Command::kPrint;
@@ -233,7 +240,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   app.footer(kFooter);
   app.get_formatter()->column_width(32);
   app.get_formatter()->label("OPTIONS", "options");
-  app.get_formatter()->label("SUBCOMMAND", "train | validate | coll | doctor | stored");
+  app.get_formatter()->label("SUBCOMMAND", "train | validate | coll | doctor | stored | simulate");
   app.get_formatter()->label("Subcommands", "Commands");
   app.fallthrough();
   app.allow_extras();
@@ -247,14 +254,14 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   OptionTable of_validate = validation_table(validation);
   validate->footer(kValidateFooter);
   register_options(*validate, of_validate);
-  const CLI::App* const coll =
-      app.add_subcommand("coll", "Time collective operations and check their results (see hvd_bench coll --help)");
+  app.add_subcommand("coll", "Time collective operations and check their results (see hvd_bench coll --help)");
   const CLI::App* const doctor =
       app.add_subcommand("doctor", "Say what is here, what is missing, and how to get it")->fallthrough();
   CLI::App* const stored =
       app.add_subcommand("stored", "List the values of a label whose runs in these stores are complete and untraced");
   stored->add_option("KEY", result.label, "Key of --label")->required();
   stored->add_option("STORE", result.files, "Files that --db wrote")->required();
+  app.add_subcommand("simulate", "Simulate steps at given costs, for hvdb predict (see hvd_bench simulate --help)");
   register_options(app, table);
 
   // Read the environment before the command line, which overrides it. --help and doctor must work even if the
@@ -280,8 +287,10 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   } catch (const CLI::ParseError& error) {
     throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench --help");
   }
-  if (coll->parsed()) {  // `coll` as the first word was handled above
-    throw Error(Errc::kInvalidArgument, "'coll' has options of its own and comes first: hvd_bench coll [options]");
+  for (const char* own : {"coll", "simulate"}) {  // as the first word they were handled above
+    if (!app.got_subcommand(own)) continue;
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("'{0}' has options of its own and comes first: hvd_bench {0} [options]", own));
   }
   refuse_rest(app, app.remaining(true));
   if (doctor->parsed()) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/cli/coll/command.h"
+#include "bench/cli/simulate/command.h"
 #include "bench/store/process_start.h"
 #include "bench/world/options.h"
 
@@ -15,13 +16,15 @@ enum class Command : std::uint8_t {
   kDoctor,
   kStored,  ///< list the values of `label` in `files`
   kColl,    ///< `coll`: time collective operations
-  kPrint,   ///< --help or --version: print `text` and end
+  kSimulate,
+  kPrint,  ///< --help or --version: print `text` and end
 };
 
 struct CommandLine {
   Command command = Command::kTrain;
   Options options;
   CollCommand coll;
+  SimulateCommand simulate;
   std::string label;               ///< for `stored`: the key of the label
   std::vector<std::string> files;  ///< for `stored`: the stores to search
   std::string text;

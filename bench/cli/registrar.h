@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/world/option_table.h"
@@ -38,6 +39,27 @@ inline void register_options(CLI::App& app, OptionTable& table) {
       option->type_name(row.placeholder)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)->group(row.group);
     }
   }
+}
+
+/// Parses the command line of a command that has options of its own. `argv` starts with the program's name and the
+/// command. Returns the words that `app` does not know. If the user asks for help, sets `help`.
+/// Errors: invalid_argument; those of the options.
+inline std::vector<std::string> parse_own_options(CLI::App& app, OptionTable& table,
+                                                  const std::vector<std::string>& argv, std::string& help) {
+  app.set_help_flag("-h,--help", "Print this and exit")->group("Help");
+  app.get_formatter()->column_width(32);
+  app.allow_extras();
+  register_options(app, table);
+  std::vector<std::string> arguments(argv.rbegin(), argv.rend() - 2);  // CLI11 expects them in reverse order
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    help = app.help();
+    return {};
+  } catch (const CLI::ParseError& error) {
+    throw Error(Errc::kInvalidArgument, fmt::format("{}; see {} --help", error.what(), app.get_name()));
+  }
+  return app.remaining();
 }
 
 }  // namespace hvd::bench

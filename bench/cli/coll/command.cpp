@@ -182,21 +182,10 @@ CollCommand parse_coll(const std::vector<std::string>& argv) {
   CollCommand command;
   OptionTable table = coll::coll_table(command.options);
   CLI::App app(kCollDescription, "hvd_bench coll");
-  app.set_help_flag("-h,--help", "Print this and exit")->group("Help");
   app.footer(kCollFooter);
-  app.get_formatter()->column_width(32);
-  app.allow_extras();
-  register_options(app, table);
-  std::vector<std::string> arguments(argv.rbegin(), argv.rend() - 2);  // CLI11 expects them in reverse order
-  try {
-    app.parse(std::move(arguments));
-  } catch (const CLI::CallForHelp&) {
-    command.help = app.help();
-    return command;
-  } catch (const CLI::ParseError& error) {
-    throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench coll --help");
-  }
-  if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
+  const std::vector<std::string> rest = parse_own_options(app, table, argv, command.help);
+  if (!command.help.empty()) return command;
+  if (!rest.empty()) {
     throw Error(Errc::kInvalidArgument,
                 fmt::format("'{}': 'hvd_bench coll' takes no such option{}; see hvd_bench coll --help", rest.front(),
                             instead_of(rest.front())));

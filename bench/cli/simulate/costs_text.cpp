@@ -1,0 +1,216 @@
+#include "bench/cli/simulate/costs_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "models/replay/replay.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr std::string_view kVersionLine = "hvd-costs 1";
+// No real world exceeds these limits. They keep the memory of a text below 200 MB.
+constexpr double kMaxSeconds = 86400;
+constexpr double kMaxSampleFactor = 1e6;  // of one sample of a collective: a lost packet costs 0.2 s instead of 20 us
+constexpr std::size_t kMaxSteps = 10'000, kMaxRanks = 1 << 16, kMaxDraws = 1 << 16;
+constexpr std::size_t kMaxLines = 1 << 20, kMaxNumbers = 1 << 22;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // of one collective
+constexpr std::size_t kQuoted = 40;                      // letters of a wrong word that an error repeats
+
+class CostsParser {
+ public:
+  CostsParser(std::string_view text, const std::string& origin) : rest_(text), origin_(origin) { next_line(); }
+
+  CostsText run() {
+    if (line_ != kVersionLine) {
+      fail(fmt::format("is not a text of costs that this program can read; the first line must be '{}'", kVersionLine));
+    }
+    next_line();
+    expect("seed");
+    costs_.seed = whole(0, std::numeric_limits<std::uint64_t>::max());
+    end_line();
+    expect("steps");
+    costs_.steps = whole(1, kMaxSteps);
+    end_line();
+    expect("block");
+    costs_.noise.block_steps = whole(1, kMaxSteps);
+    end_line();
+    expect("device");
+    costs_.reducer = std::array{sim::Reducer::kEngineThread, sim::Reducer::kStream, sim::Reducer::kAwaitedStream}.at(
+        choice({"host", "stream", "awaited"}));
+    end_line();
+    expect("pacing");
+    costs_.pacing = std::array{sim::Pacing::kOnDemand, sim::Pacing::kTick}.at(choice({"demand", "tick"}));
+    end_line();
+    if (take("align")) {
+      costs_.align = whole(1, 4096);
+      end_line();
+    }
+    while (take("node")) node();
+    while (take("world")) world();
+    expect("end");
+    if (whole(0, kMaxLines) != costs_.worlds.size()) fail(fmt::format("the text has {} worlds", costs_.worlds.size()));
+    if (more_words_ || !rest_.empty()) fail("there is text after the number of worlds");
+    return std::move(costs_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(Errc::kInvalidArgument, fmt::format("{}:{}: {}", origin_, line_number_, what));
+  }
+  static std::string quoted(std::string_view word) {
+    return fmt::format("'{}{}'", word.substr(0, kQuoted), word.size() > kQuoted ? "..." : "");
+  }
+
+  void next_line() {
+    ++line_number_;
+    const std::size_t end = rest_.find('\n');
+    if (end == std::string_view::npos) fail("the text ends here, before the end of its line 'end'; write all of it");
+    if (line_number_ > kMaxLines) fail(fmt::format("more than {} lines", kMaxLines));
+    line_ = rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    words_ = line_;
+    more_words_ = true;
+    possible_.clear();
+  }
+  void end_line() {
+    if (more_words_) fail(fmt::format("{} is one word too many", quoted(words_.substr(0, words_.find(' ')))));
+    next_line();
+  }
+
+  std::string_view word() {
+    if (!more_words_) fail("a word is missing at the end of the line");
+    const std::size_t space = words_.find(' ');
+    const std::string_view found = words_.substr(0, space);
+    more_words_ = space != std::string_view::npos;
+    words_.remove_prefix(more_words_ ? space + 1 : words_.size());
+    return found;
+  }
+  [[nodiscard]] std::string_view key() const { return line_.substr(0, line_.find(' ')); }
+  bool at(std::string_view key_here) {
+    if (key() == key_here) return true;
+    possible_.append(possible_.empty() ? "" : ", ").append(key_here);
+    return false;
+  }
+  /// Takes the first word of the line if it is `key_here`.
+  bool take(std::string_view key_here) {
+    if (!at(key_here)) return false;
+    (void)word();
+    return true;
+  }
+  void expect(std::string_view key_here) {
+    if (!take(key_here)) fail(fmt::format("{} cannot stand here; possible: {}", quoted(key()), possible_));
+  }
+
+  template <class T>
+  T number(T low, T high, const char* what) {
+    const std::string_view text = word();
+    T value{};
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool read = result.ec == std::errc() && result.ptr == text.data() + text.size();
+    if (!read || !(value >= low && value <= high)) {  // the second condition refuses NaN, too
+      fail(fmt::format("{} is not a {} from {} to {}", quoted(text), what, low, high));
+    }
+    if (++numbers_ > kMaxNumbers) fail(fmt::format("more than {} numbers", kMaxNumbers));
+    return value;
+  }
+  std::uint64_t whole(std::uint64_t low, std::uint64_t high) { return number(low, high, "whole number"); }
+  double real(double low, double high) { return number(low, high, "number"); }
+  std::size_t choice(const std::vector<std::string_view>& words) {
+    const std::string_view text = word();
+    const auto found = std::find(words.begin(), words.end(), text);
+    if (found == words.end()) fail(fmt::format("{} is none of {}", quoted(text), fmt::join(words, ", ")));
+    return static_cast<std::size_t>(found - words.begin());
+  }
+
+  void node() {
+    end_line();
+    sim::NodeFactors node;
+    do {
+      expect("rank");
+      std::vector<double> factors;
+      do factors.push_back(real(models::kMinFactor, models::kMaxFactor));
+      while (more_words_);
+      if (!node.empty() && factors.size() != node.front().size()) {
+        fail(fmt::format("{} factors, and the node's first rank has {}", factors.size(), node.front().size()));
+      }
+      node.push_back(std::move(factors));
+      end_line();
+    } while (at("rank"));
+    ranks_of_nodes_ = std::min(ranks_of_nodes_, node.size());
+    costs_.noise.nodes.push_back(std::move(node));
+  }
+
+  void world() {
+    CostsWorld world{.line = line_number_};
+    world.ranks.count = static_cast<int>(whole(1, kMaxRanks));
+    world.ranks.per_node = static_cast<int>(whole(1, kMaxRanks));
+    const auto largest = static_cast<std::size_t>(std::min(world.ranks.count, world.ranks.per_node));
+    if (largest > ranks_of_nodes_) {
+      fail(fmt::format("a node of this world has {} ranks, and a recorded node has {}", largest, ranks_of_nodes_));
+    }
+    end_line();
+    do {
+      expect("draw");
+      world.draws.push_back(draw());
+    } while (at("draw"));
+    costs_.worlds.push_back(std::move(world));
+  }
+
+  CostsDraw draw() {
+    if (++draws_ > kMaxDraws) fail(fmt::format("more than {} draws", kMaxDraws));
+    CostsDraw draw{.line = line_number_};
+    end_line();
+    draw.costs.all_reduce = table("all_reduce");
+    draw.costs.reduce_scatter = table("reduce_scatter");
+    draw.costs.all_gather = table("all_gather");
+    const auto read = [this](const char* key, double& target, double low, double high) {
+      if (!take(key)) return;
+      target = real(low, high);
+      end_line();
+    };
+    read("cycle", draw.costs.cycle_seconds, 0, kMaxSeconds);
+    read("copy", draw.costs.copy_seconds_per_byte, 0, 1);
+    read("slowdown", draw.costs.overlap_slowdown, 0, 1);
+    read("compute", draw.compute_factor, models::kMinFactor, models::kMaxFactor);
+    if (take("common")) {
+      draw.common_steps = whole(0, 1) == 1;
+      end_line();
+    }
+    read("shift", draw.shift_seconds, 0, kMaxSeconds);
+    return draw;
+  }
+
+  sim::CostTable table(std::string_view key) {
+    std::vector<sim::CostPoint> points;
+    while (take(key)) {
+      const std::size_t least = points.empty() ? 1 : points.back().bytes + 1;
+      sim::CostPoint point{.bytes = whole(least, kMaxBytes), .seconds = real(0, kMaxSeconds)};
+      while (more_words_) point.factors.push_back(real(0, kMaxSampleFactor));
+      points.push_back(std::move(point));
+      end_line();
+    }
+    return points.empty() ? sim::CostTable() : sim::CostTable(std::move(points));
+  }
+
+  std::string_view rest_, line_, words_;  // behind the line; the line; what is unread of it
+  bool more_words_ = false;
+  const std::string& origin_;
+  std::size_t line_number_ = 0, numbers_ = 0, draws_ = 0;
+  std::string possible_;                                                  // first words that could stand in this line
+  std::size_t ranks_of_nodes_ = std::numeric_limits<std::size_t>::max();  // the fewest of a recorded node
+  CostsText costs_;
+};
+
+}  // namespace
+
+CostsText parse_costs(std::string_view text, const std::string& origin) { return CostsParser(text, origin).run(); }
+
+}  // namespace hvd::bench
