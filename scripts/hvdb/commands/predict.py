@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
         "--ranks", type=_ranks, required=True, metavar="LIST", help="such as 2,4,8; 1..512: powers of two"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write the prediction as JSON")
+    made.add_argument("--program", type=Path, metavar="FILE", help="the hvd_bench that simulates (default: this one's)")
     made.add_argument("--seed", type=number(lambda n: 0 <= n < 1 << 32, "{} is no seed", int), default=1)
     made.add_argument(
         "--draws",
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the prediction and returns the exit code."""
     if arguments.json:
         judging.require_free_outputs([arguments.json], [*arguments.stores, arguments.profile])
-    program = rerun.find_program()
+    program = rerun.find_program(arguments.program)
     found = profile.read(arguments.profile)
     made = inputs.gather(found, arguments.stores, selection.load(arguments.stores, may_be_none=True))
     worlds = _worlds(arguments.ranks, made)

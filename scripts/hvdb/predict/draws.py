@@ -36,6 +36,8 @@ GROUPS = {
 }
 _TIMEOUT_SECONDS = 1800.0
 _MAX_LINE = 2000
+# Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
+SLOT_ELEMENTS = 32
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class Predictor:
         self._drawn: dict[tuple[int, int], Any] = {}
         device = "stream" if self.inputs.base.device == "cuda" else "host"
         lines = ["hvd-costs 1", f"seed {self.seed}", f"steps {self.steps}", f"block {BLOCK}", f"device {device}"]
-        lines.append("pacing demand")
+        lines += ["pacing demand", f"align {SLOT_ELEMENTS if self.inputs.base.device == 'cpu' else 1}"]
         nodes = [node for session in self.inputs.sessions for node in session.noise()] if noise else []
         for node in nodes[:MAX_NODES]:
             lines.append("node")

@@ -40,6 +40,7 @@ def simulate(text: str, alone: float, plan_hash: str) -> list[dict]:
         assert int(lines.take(key)[0]) > 0
     assert lines.take("device")[0] in ("host", "stream", "awaited")
     assert lines.take("pacing")[0] in ("demand", "tick")
+    assert int(lines.take("align")[0]) in (1, 32)
     noise, shortest = [], 1 << 16
     while lines.at("node"):
         lines.take("node")
