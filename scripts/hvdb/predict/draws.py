@@ -36,6 +36,7 @@ GROUPS = {
 }
 _TIMEOUT_SECONDS = 1800.0
 _MAX_LINE = 2000
+MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
 # Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
 SLOT_ELEMENTS = 32
 
@@ -286,10 +287,10 @@ class Predictor:
                 notes.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
         measured = max(cell.world.nodes for cells in fabric.cells.values() for cell in cells)
         if world.nodes > measured:
-            notes.append(f"{world.nodes} nodes, and collectives were measured on at most {measured}")
+            notes.append(f"beyond the {measured} nodes on which collectives were measured")
         steps = sum(len(session.solo_step) * len(session.hosts) for session in self.inputs.sessions)
         if world.ranks > steps / 10:
-            notes.append(f"the slowest of {world.ranks} ranks lies beyond what {steps} recorded steps show")
+            notes.append(f"the slowest rank lies beyond what {steps} recorded steps show")
         return tuple(notes)
 
     def _labels(self, worlds: Sequence[World]) -> list[Label]:
@@ -306,6 +307,11 @@ class Predictor:
         else:
             source = "as fast as alone: no collectives were measured on the ranks of the session"
             labels.append(Label("reductions beside compute", ASSUMED, source, 1.0))
+        if not 1 / MAX_LOAD <= self._load <= MAX_LOAD:
+            self.inputs.notes.append(
+                f"reductions took {self._load:.2g} times as long beside compute as alone: are the collectives of the "
+                "same place as the training?"
+            )
         if any(world not in {session.world for session in self.inputs.sessions} for world in worlds):
             source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
             labels.append(Label("slowdown by overlap on other worlds", ASSUMED, source))

@@ -289,6 +289,8 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
         Label("noise", MEASURED, f"{steps} steps of {used}"),
         Label("noise of several nodes", ASSUMED, "half of the draws: independent; half: the same steps on all nodes"),
     ]
+    if len(sessions) == 1:
+        notes.append("one session of training: the band holds no spread between sessions")
     copied = full.lowest("copy_seconds")
     if full.schedule == "negotiated" and len(copied):
         made.copy = float(np.median(copied)) / (2 * made.gradient_bytes)

@@ -93,7 +93,11 @@ def lines(inputs: Inputs, prediction: Prediction) -> list[str]:
     for label in prediction.labels:
         value = "" if label.value is None else f" {label.value:.4g}"
         made.append(f"{label.kind:<8}  {label.name}{value}: {label.source}")
-    made += [f"warning: {row.world.ranks} ranks: {note}" for row in prediction.rows for note in row.notes]
+    about: dict[str, list[str]] = {}
+    for row in prediction.rows:
+        for note in row.notes:
+            about.setdefault(note, []).append(str(row.world.ranks))
+    made += [f"warning: {', '.join(ranks)} ranks: {note}" for note, ranks in about.items()]
     made += [f"note: {note}" for note in inputs.notes]
     return made + [f"narrower: {line}" for line in narrower(prediction)]
 
