@@ -73,7 +73,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Errc::kInvalidArgument, fmt::format("{}:{}: {}", origin_, line_number_, what));
+    // A stranger's file may have words of megabytes.
+    throw Error(Errc::kInvalidArgument, fmt::format("{}:{}: {:.300}", origin_, line_number_, what));
   }
 
   std::string_view next_line() {

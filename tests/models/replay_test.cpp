@@ -131,6 +131,12 @@ TEST(ReplayText, ErrorsNameFileAndLine) {
     SCOPED_TRACE(c.what);
     expect_error(Errc::kInvalidArgument, {c.where, c.what}, [&] { parse_replay(c.text, "f.replay"); });
   }
+  try {
+    parse_replay(with("batch_size 8", "batch_size " + std::string(1'000'000, '9')), "f.replay");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_LT(std::string(error.what()).size(), 400U);
+  }
 }
 
 TEST(ReplayText, ATruncatedFileIsNeverAccepted) {

@@ -225,6 +225,16 @@ TEST(NegotiatedSchedule, ATickRunsCyclesWithNothingAndPacksEveryBatch) {
   EXPECT_DOUBLE_EQ(step.step, 10 + 1.6 + 1);
 }
 
+TEST(NegotiatedSchedule, TicksBeforeALongComputationEndsAreTakenAtOnce) {
+  World world = negotiated({5e15, 5e15}, 5e15);
+  world.pacing = Pacing::kTick;
+  world.tick_seconds = 4;
+  world.costs.cycle_seconds = 1;
+  const StepResult step = StepSimulator(world).step();
+  EXPECT_EQ(step.cycles, 1'000'000'000'000'001U);
+  EXPECT_EQ(step.step, 5e15 + 5 + 1);
+}
+
 TEST(Streams, TheEngineNegotiatesByTheHostAndTheDeviceReducesWhatIsReady) {
   World world = negotiated({5, 6}, 6);
   world.profile.gradients[0].submit_seconds = 1;

@@ -32,8 +32,8 @@ constexpr const char* kDescription =
     "hvd_bench simulate simulates training steps on N ranks by the engine's own schedule, from a recorded step and a\n"
     "text with the costs of everything else (docs/prediction.md), and prints one line of JSON for each draw.";
 // Profiles of real networks have some 20 KB. The number of elementary operations ends after some minutes.
-constexpr std::size_t kMaxProfileBytes = std::size_t{8} << 20;
-constexpr double kMaxWork = 1e11;
+constexpr std::size_t kMaxProfileBytes = std::size_t{4} << 20;
+constexpr double kMaxWork = 2e10;
 
 /// The options of training that decide about the schedule, and the text.
 OptionTable simulate_table(SimulateCommand& command) {
@@ -64,7 +64,7 @@ std::string read_text(const std::string& file, std::size_t most) {
   }
   if (text.size() > most) {
     throw Error(Errc::kInvalidArgument,
-                fmt::format("{}: more than {} MiB; give fewer worlds, draws or numbers", file, most >> 20));
+                fmt::format("{}: more than {} MiB, which no such file needs", file, most >> 20));
   }
   if (!in.eof()) throw Error(Errc::kIo, fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
   return text;

@@ -20,9 +20,11 @@ constexpr std::string_view kVersionLine = "hvd-costs 1";
 constexpr double kMaxSeconds = 86400;
 constexpr double kMaxSampleFactor = 1e6;  // of one sample of a collective: a lost packet costs 0.2 s instead of 20 us
 constexpr std::size_t kMaxSteps = 10'000, kMaxRanks = 1 << 16, kMaxDraws = 1 << 16;
-constexpr std::size_t kMaxLines = 1 << 20, kMaxNumbers = 1 << 22;
+constexpr std::size_t kMaxLines = 1 << 19, kMaxNumbers = 1 << 22;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // of one collective
-constexpr std::size_t kQuoted = 40;                      // letters of a wrong word that an error repeats
+constexpr std::size_t kMaxAlign = 4096;
+constexpr std::array kReducers{sim::Reducer::kEngineThread, sim::Reducer::kStream, sim::Reducer::kAwaitedStream};
+constexpr std::array kPacings{sim::Pacing::kOnDemand, sim::Pacing::kTick};
 
 class CostsParser {
  public:
@@ -33,26 +35,12 @@ class CostsParser {
       fail(fmt::format("is not a text of costs that this program can read; the first line must be '{}'", kVersionLine));
     }
     next_line();
-    expect("seed");
-    costs_.seed = whole(0, std::numeric_limits<std::uint64_t>::max());
-    end_line();
-    expect("steps");
-    costs_.steps = whole(1, kMaxSteps);
-    end_line();
-    expect("block");
-    costs_.noise.block_steps = whole(1, kMaxSteps);
-    end_line();
-    expect("device");
-    costs_.reducer = std::array{sim::Reducer::kEngineThread, sim::Reducer::kStream, sim::Reducer::kAwaitedStream}.at(
-        choice({"host", "stream", "awaited"}));
-    end_line();
-    expect("pacing");
-    costs_.pacing = std::array{sim::Pacing::kOnDemand, sim::Pacing::kTick}.at(choice({"demand", "tick"}));
-    end_line();
-    if (take("align")) {
-      costs_.align = whole(1, 4096);
-      end_line();
-    }
+    line("seed", [this] { costs_.seed = whole(0, std::numeric_limits<std::uint64_t>::max()); });
+    line("steps", [this] { costs_.steps = whole(1, kMaxSteps); });
+    line("block", [this] { costs_.noise.block_steps = whole(1, kMaxSteps); });
+    line("device", [this] { costs_.reducer = choice({"host", "stream", "awaited"}, kReducers); });
+    line("pacing", [this] { costs_.pacing = choice({"demand", "tick"}, kPacings); });
+    if (at("align")) line("align", [this] { costs_.align = whole(1, kMaxAlign); });
     while (take("node")) node();
     while (take("world")) world();
     expect("end");
@@ -65,10 +53,6 @@ class CostsParser {
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(Errc::kInvalidArgument, fmt::format("{}:{}: {}", origin_, line_number_, what));
   }
-  static std::string quoted(std::string_view word) {
-    return fmt::format("'{}{}'", word.substr(0, kQuoted), word.size() > kQuoted ? "..." : "");
-  }
-
   void next_line() {
     ++line_number_;
     const std::size_t end = rest_.find('\n');
@@ -81,7 +65,7 @@ class CostsParser {
     possible_.clear();
   }
   void end_line() {
-    if (more_words_) fail(fmt::format("{} is one word too many", quoted(words_.substr(0, words_.find(' ')))));
+    if (more_words_) fail(fmt::format("'{:.40}' is one word too many", words_.substr(0, words_.find(' '))));
     next_line();
   }
 
@@ -106,7 +90,7 @@ class CostsParser {
     return true;
   }
   void expect(std::string_view key_here) {
-    if (!take(key_here)) fail(fmt::format("{} cannot stand here; possible: {}", quoted(key()), possible_));
+    if (!take(key_here)) fail(fmt::format("'{:.40}' cannot stand here; possible: {}", key(), possible_));
   }
 
   template <class T>
@@ -116,18 +100,26 @@ class CostsParser {
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool read = result.ec == std::errc() && result.ptr == text.data() + text.size();
     if (!read || !(value >= low && value <= high)) {  // the second condition refuses NaN, too
-      fail(fmt::format("{} is not a {} from {} to {}", quoted(text), what, low, high));
+      fail(fmt::format("'{:.40}' is not a {} from {} to {}", text, what, low, high));
     }
     if (++numbers_ > kMaxNumbers) fail(fmt::format("more than {} numbers", kMaxNumbers));
     return value;
   }
   std::uint64_t whole(std::uint64_t low, std::uint64_t high) { return number(low, high, "whole number"); }
   double real(double low, double high) { return number(low, high, "number"); }
-  std::size_t choice(const std::vector<std::string_view>& words) {
+  /// Returns the element of `values` that the word names.
+  template <class T, std::size_t n>
+  T choice(const std::array<std::string_view, n>& names, const std::array<T, n>& values) {
     const std::string_view text = word();
-    const auto found = std::find(words.begin(), words.end(), text);
-    if (found == words.end()) fail(fmt::format("{} is none of {}", quoted(text), fmt::join(words, ", ")));
-    return static_cast<std::size_t>(found - words.begin());
+    const auto found = std::find(names.begin(), names.end(), text);
+    if (found == names.end()) fail(fmt::format("'{:.40}' is none of {}", text, fmt::join(names, ", ")));
+    return values.at(static_cast<std::size_t>(found - names.begin()));
+  }
+  template <class Read>
+  void line(std::string_view key_here, Read read) {
+    expect(key_here);
+    read();
+    end_line();
   }
 
   void node() {
@@ -171,19 +163,14 @@ class CostsParser {
     draw.costs.all_reduce = table("all_reduce");
     draw.costs.reduce_scatter = table("reduce_scatter");
     draw.costs.all_gather = table("all_gather");
-    const auto read = [this](const char* key, double& target, double low, double high) {
-      if (!take(key)) return;
-      target = real(low, high);
-      end_line();
+    const auto read = [this](std::string_view key_here, double& target, double low, double high) {
+      if (at(key_here)) line(key_here, [&] { target = real(low, high); });
     };
     read("cycle", draw.costs.cycle_seconds, 0, kMaxSeconds);
     read("copy", draw.costs.copy_seconds_per_byte, 0, 1);
     read("slowdown", draw.costs.overlap_slowdown, 0, 1);
     read("compute", draw.compute_factor, models::kMinFactor, models::kMaxFactor);
-    if (take("common")) {
-      draw.common_steps = whole(0, 1) == 1;
-      end_line();
-    }
+    if (at("common")) line("common", [&] { draw.common_steps = whole(0, 1) == 1; });
     read("shift", draw.shift_seconds, 0, kMaxSeconds);
     return draw;
   }
