@@ -298,7 +298,7 @@ class FilesTest(unittest.TestCase):
         self.assertEqual({Path(name).suffix for name in inside if "/data/" not in name}, {".py"})
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
         self.assertEqual(
-            folders, {"base", "campaign", "commands", "data", "judge", "read", "run", "show", "sites", "specs"}
+            folders, {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show", "sites", "specs"}
         )
 
     def test_one_version(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hvdb.base.errors import HvdbError
 
-MAX_FILE_BYTES = 16 << 20
+MAX_FILE_BYTES = 4 << 20
 MAX_SECONDS = 86400.0
 MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
 VERSIONS = ("hvd-replay 1", "hvd-replay 2")
