@@ -36,6 +36,7 @@ GROUPS = {
 }
 _TIMEOUT_SECONDS = 1800.0
 _MAX_LINE = 2000
+FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
 MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
 # Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
 SLOT_ELEMENTS = 32
@@ -203,7 +204,10 @@ class Predictor:
         nodes = [node for session in self.inputs.sessions for node in session.noise()] if noise else []
         for node in nodes[:MAX_NODES]:
             lines.append("node")
-            lines += [" ".join(["rank", *(f"{x:.5g}" for x in series[:MAX_STEPS])]) for series in _even(node)]
+            lines += [
+                " ".join(["rank", *(f"{x:.5g}" for x in np.clip(series[:MAX_STEPS], *FACTORS))])
+                for series in _even(node)
+            ]
         for world in worlds:
             lines.append(f"world {world.ranks} {world.ranks_per_node}")
             for draw in draws:

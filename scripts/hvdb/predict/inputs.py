@@ -165,7 +165,8 @@ def _series(run: Run, kinds: Sequence[str]) -> dict[str, np.ndarray]:
 def _training(members: dict[str, Run]) -> Training:
     full = members["full"]
     hosts = _grouped_by_host(full)
-    if len({len(ranks) for ranks in hosts}) != 1 or sum(map(len, hosts)) != full.world_size:
+    everybody = sorted(rank for ranks in hosts for rank in ranks)
+    if len({len(ranks) for ranks in hosts}) != 1 or everybody != list(range(full.world_size)):
         raise HvdbError(f"run {full.short_id} has unlike numbers of ranks on its nodes, which predict does not know")
     solo = _series(members["solo"], ("step_seconds", "compute_seconds"))
     none = _series(members["none"], ("step_seconds", "compute_seconds"))
@@ -173,6 +174,8 @@ def _training(members: dict[str, Run]) -> Training:
     steps = min(array.shape[1] for part in (solo, none, whole) for array in part.values())
     if steps < MIN_STEPS:
         raise TooLittle(f"session {full.session_uuid[:8]} has {steps} steps of each phase, and {MIN_STEPS} are needed")
+    if not np.median(none["compute_seconds"], axis=1).min() > 0:
+        raise HvdbError(f"run {members['none'].short_id} has steps whose compute takes no time")
     return Training(
         solo=members["solo"],
         full=full,

@@ -14,6 +14,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import fuzzed_stores
 import numpy as np
 
 from harness import FolderTest, call, executable
@@ -331,6 +332,26 @@ class RefusalTest(PredictTest):
             training(columns=columns), collectives(1, ranks=2, plane="nccl 2.27.3", columns=there, seconds=1e-5)
         )
         self.assertIn("note: never validated on GPUs", self.predict(2)[0])
+
+
+class HostileStoreTest(PredictTest):
+    def test_damaged_and_hostile_stores_end_in_one_line(self) -> None:
+        base = self.folder / "base.db"
+        self.measure(training(), collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        self.db.rename(base)
+        codes = []
+        for change in (fuzzed_stores.damaged, fuzzed_stores.hostile):
+            for seed in range(30):
+                with self.subTest(change=change.__name__, seed=seed):
+                    change(base, self.db, seed)
+                    words = ("predict", self.db, "--profile", self.profile, "--ranks", "2", "--draws", "20")
+                    code, out, err = call(*words)
+                    codes.append(code)
+                    self.assertIn(code, (0, 2, 3, 4), err)
+                    self.assertNotIn("unexpected", err)
+                    self.assertEqual(len(err.splitlines()), 1 if code else 0, err)
+                    self.assertNotRegex(out + err, r"[^\n\x20-\x7e\u00a1-\U0010ffff]")
+        self.assertGreater(len(set(codes)), 1)
 
 
 class ProfileTest(FolderTest):
