@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shlex
 import unittest
 
 from program import MPIRUN, PROGRAM, SLEEPING, TRAINING, ProgramTest, Result, execute, needs_mpi, run
@@ -91,6 +92,13 @@ class Schedules(SimulateTest):
         tick = text.replace("demand", "tick")
         (line,) = self.lines(self.simulate(tick, "--schedule", "negotiated"))
         self.assert_values(line, step=0.027, cycles=3, batches=2)
+
+    def test_costs_from_a_pipe(self) -> None:
+        self.costs.write_text(costs("world 1 1\ndraw\nall_reduce 1 0.004\n"))
+        command = shlex.join([PROGRAM, "simulate", "--replay", str(self.profile), "--costs", "-"])
+        (line,) = self.lines(execute(["sh", "-c", f"cat {shlex.quote(str(self.costs))} | {command}"]))
+        self.assert_values(line, step=0.025)
+        self.refused(execute(["sh", "-c", f"echo | {command}"]), 2, "standard input:1: ")
 
     def test_the_plan_is_that_of_a_run(self) -> None:
         def planned(*words: str) -> str:
