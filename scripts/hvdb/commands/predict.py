@@ -84,9 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = profile.read(arguments.profile)
     made = inputs.gather(found, arguments.stores, selection.load(arguments.stores, may_be_none=True))
     worlds = _worlds(arguments.ranks, made)
-    with progress.shown("simulating"):
-        predictor = draws.Predictor(made, program, arguments.seed, arguments.draws)
-        prediction = predictor.predict(worlds)
+    with progress.shown(f"simulating {len(worlds)} worlds") as step:
+        prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)
     there = report.measured(made)
     if arguments.json:
         drawn = {"seed": arguments.seed, "draws": arguments.draws, "steps": draws.STEPS}

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable, TooLittle
-from hvdb.judge.comparable import Difference
 from hvdb.predict import cost
 from hvdb.predict.cost import Cell, World
 from hvdb.read.coll_samples import CollSession, SampledCell
@@ -59,12 +58,7 @@ class Fabric:
             return "mpi's own" if self.forced == "mpi" else self.forced
         if size > SMALL_BYTES:
             return "ring"
-        if operation == "all_reduce":
-            return "doubling"
-        ranks = world.ranks
-        if ranks & (ranks - 1):
-            return "pairwise"
-        return "halving" if operation == "reduce_scatter" else "doubling"
+        return "doubling" if operation == "all_reduce" else "direct"
 
     def cost(self, operation: str, algorithm: str, world: World) -> cost.Cost | cost.Own:
         """Returns the cost on `world`: of all worlds of several nodes together, or of this world alone if it was
@@ -108,6 +102,10 @@ class Fabric:
                 if size > SMALL_BYTES or size == largest:
                     raise
         return known
+
+    def largest(self) -> int:
+        """Returns the largest number of nodes on which anything was measured."""
+        return max(cell.world.nodes for cells in self.cells.values() for cell in cells)
 
     def jitter(self, operation: str, world: World, size: float, random: np.random.Generator) -> np.ndarray:
         """Returns samples / median of a cell that is like this collective: of this world or else of the largest one,
@@ -169,25 +167,17 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int) -> Fa
         if why:
             fabric.left_out.append(f"collectives {short}: {why}")
             continue
-        if differing := _differences(session, run):
-            shown = "; ".join(f"{d.key}: '{d.first}' and '{d.second}'" for d in differing[:6])
+        mine, theirs = (
+            {k: f.value for k, f in facts.items() if f.in_fingerprint} for facts in (run.provenance, session.provenance)
+        )
+        if differing := [key for key in sorted(mine.keys() & theirs.keys()) if mine[key] != theirs[key]]:
+            shown = "; ".join(f"{key}: '{theirs[key]}' and '{mine[key]}'" for key in differing[:6])
             raise NotComparable(
                 f"collectives {short} and run {run.short_id} differ ({shown}): name stores of one machine"
             )
         _add(fabric, session, World(columns["nodes"], ranks_per_node), _TYPES.get(run.allreduce_type, ""))
         fabric.sessions.append(columns["uuid"])
     return fabric
-
-
-def _differences(session: CollSession, run: Run) -> list[Difference]:
-    """Returns the facts that can change a result, and of which both have one, but not the same."""
-    both = sorted(session.provenance.keys() & run.provenance.keys())
-    pairs = [(key, session.provenance[key], run.provenance[key]) for key in both]
-    return [
-        Difference(key, a.value, b.value, True)
-        for key, a, b in pairs
-        if a.in_fingerprint and b.in_fingerprint and a.value != b.value
-    ]
 
 
 def _add(fabric: Fabric, session: CollSession, world: World, kind: str) -> None:

@@ -72,6 +72,11 @@ class Training:
     reduce: np.ndarray
     exposed: np.ndarray
 
+    @property
+    def alone(self) -> float:
+        """Seconds of a step of one rank alone."""
+        return float(np.median(self.solo_step))
+
     def figures(self, random: np.random.Generator | None = None) -> Figures:
         """Returns the figures of all samples; with `random`, of resampled blocks. The phases took turns, so blocks of
         equal place are drawn together, and a slow spell of the machine cancels."""
@@ -84,12 +89,11 @@ class Training:
         def middle(series: np.ndarray) -> float:
             return float(np.mean(np.median(series[..., chosen], axis=-1)))
 
-        alone = float(np.median(self.solo_step))
         beside = middle(self.reduce) - middle(self.exposed)
         slowed = middle(self.full_compute) - middle(self.none_compute)
         return Figures(
-            compute=middle(self.none_step) / alone,
-            alone=middle(self.solo_step) / alone,
+            compute=middle(self.none_step) / self.alone,
+            alone=middle(self.solo_step) / self.alone,
             slowdown=float(np.clip(slowed / beside, 0, 1)) if beside > 0 else 0.0,
             reduce=middle(self.reduce),
         )
