@@ -46,6 +46,11 @@ class World:
         return self.nodes * self.ranks_per_node
 
 
+def title(operation: str, algorithm: str) -> str:
+    """Returns a name for texts: `all_reduce by 'ring'`, or `barrier`."""
+    return f"{operation} by '{algorithm}'" if algorithm else operation
+
+
 def nodes_text(worlds: Iterable[World]) -> str:
     """Returns the numbers of nodes of `worlds`: `1 node`, or `2, 3, 4 nodes`."""
     counts = sorted({world.nodes for world in worlds})
@@ -277,7 +282,7 @@ def fit(operation: str, algorithm: str, cells: Iterable[Cell]) -> Cost:
     for cell in cells:
         if cell.world.nodes > 1 and len(cell.samples):
             by_world.setdefault(cell.world, {}).setdefault(cell.size, []).append(cell)
-    what = f"{operation} by '{algorithm}'"
+    what = title(operation, algorithm)
     if len(by_world) < MIN_WORLDS:
         have = ", ".join(str(world.nodes) for world in sorted(by_world)) or "none"
         raise TooLittle(
@@ -335,9 +340,10 @@ def own(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> 
     for cell in cells:
         if cell.world == world and len(cell.samples):
             by_size.setdefault(cell.size, []).append(cell)
-    if len(by_size) < (1 if operation == "barrier" else MIN_SIZES):
+    needed = 1 if operation == "barrier" else MIN_SIZES
+    if len(by_size) < needed:
         raise TooLittle(
-            f"{operation} by '{algorithm}' on {world.ranks} ranks of {world.nodes} node{'s' * (world.nodes > 1)} has "
-            f"{len(by_size)} sizes, and {MIN_SIZES} are needed: run hvd_bench coll --db there"
+            f"{title(operation, algorithm)} on {world.ranks} ranks of {nodes_text([world])} has {len(by_size)} sizes, "
+            f"and {needed} are needed: run hvd_bench coll --collective {operation} --db there"
         )
     return Own(operation, algorithm, world, dict(sorted(by_size.items())))

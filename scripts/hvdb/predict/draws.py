@@ -21,7 +21,7 @@ import numpy as np
 from hvdb.base import progress, strict_json
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.base.strict_json import Malformed
-from hvdb.predict.cost import World, nodes_text
+from hvdb.predict.cost import World, nodes_text, title
 from hvdb.predict.fabric import BARRIER
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
@@ -275,8 +275,11 @@ class Predictor:
         for (operation, algorithm), cells in sorted(fabric.cells.items()):
             if operation in (*self.inputs.operations(), BARRIER):
                 where = nodes_text(cell.world for cell in cells)
-                name = f"{operation} by '{algorithm}'" if algorithm else operation
-                labels.append(Label(name, MEASURED, f"{len(cells)} cells on {where}"))
+                labels.append(
+                    Label(
+                        title(operation, algorithm), MEASURED, f"{len(cells)} cell{'s' * (len(cells) > 1)} on {where}"
+                    )
+                )
         if known := sum(1 for seconds in self._alone if seconds):
             source = f"{known} session{'s' * (known > 1)}, over the same collectives alone"
             labels.append(Label("reductions beside compute", MEASURED, source, self._load))
@@ -285,10 +288,10 @@ class Predictor:
             labels.append(Label("reductions beside compute", ASSUMED, source, 1.0))
         if not 1 / MAX_LOAD <= self._load <= MAX_LOAD:
             self.inputs.notes.append(
-                f"reductions took {self._load:.2g} times as long beside compute as alone: are the collectives of the "
-                "same place as the training?"
+                f"reductions took {self._load:.2g} times as long in the training as hvd_bench coll promises: were both "
+                "measured on the same machine, as busy as before?"
             )
-        if any(world not in {session.world for session in self.inputs.sessions} for world in worlds):
+        if {world for world in worlds if world.ranks > 1} - {session.world for session in self.inputs.sessions}:
             source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
             labels.append(Label("slowdown by overlap on other worlds", ASSUMED, source))
         return labels

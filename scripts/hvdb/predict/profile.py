@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdb.base.errors import HvdbError
+from hvdb.base.strict_json import Malformed
 
 MAX_FILE_BYTES = 4 << 20
 MAX_SECONDS = 86400.0
 MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
 VERSIONS = ("hvd-replay 1", "hvd-replay 2")
-MODEL_LETTERS = 200
+MAX_LETTERS = 1 << 16  # of a value; `factors` is the longest
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,16 @@ class Profile:
         return self.backward_end + self.update
 
 
-class _Fault(ValueError):
-    pass
-
-
 def _seconds(text: str) -> float:
     value = float(text)
     if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
-        raise _Fault("a time is not between 0 and 86400 s")
+        raise Malformed("a time is not between 0 and 86400 s")
     return value
 
 
 def _whole(text: str, highest: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= highest):
-        raise _Fault(f"not a whole number from 1 to {highest}")
+        raise Malformed(f"not a whole number from 1 to {highest}")
     return int(text)
 
 
@@ -63,36 +60,26 @@ def read(file: Path) -> Profile:
         raise HvdbError(f"{file}: not a file")
     with file.open("rb") as opened:
         content = opened.read(MAX_FILE_BYTES + 1)
-    lines = content[:MAX_FILE_BYTES].decode("utf-8", errors="replace").split("\n")
-    number = 1
+    lines = content.decode("utf-8", errors="replace").split("\n")
+    header: dict[str, str] = {}
+    number, elements = 1, 0
     try:
         if len(content) > MAX_FILE_BYTES:
-            raise _Fault(f"more than {MAX_FILE_BYTES >> 20} MiB")
+            raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
         if lines[0] not in VERSIONS:
-            raise _Fault(f"not a replay profile: the first line must be '{VERSIONS[0]}' or '{VERSIONS[1]}'")
-        header: dict[str, str] = {}
-        gradients = elements = 0
+            raise Malformed(f"not a replay profile: the first line must be '{VERSIONS[0]}' or '{VERSIONS[1]}'")
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 (the error names it)
             key, _, value = line.partition(" ")
-            if key == "end":
-                break
             if key == "gradient":
-                gradients += 1
                 elements += _whole(value.partition(" ")[0], MAX_ELEMENTS)
             elif key in header:
-                raise _Fault("a key that occurs twice")
+                raise Malformed("a key that occurs twice")
             else:
                 header[key] = value
-        else:
-            raise _Fault("the file ends early: the line 'end' is missing")
-        if not gradients or value != str(gradients) or elements > MAX_ELEMENTS or any(lines[number:]):
-            raise _Fault("the line 'end' is not the last one, or does not give the number of gradients")
         work = "batch_size" if lines[0] == VERSIONS[0] else "units_per_step"
-        needed = ("model", work, "compute_type", "source_run", "backward_end_seconds", "update_seconds")
+        needed = ("model", work, "compute_type", "source_run", "backward_end_seconds", "update_seconds", "end")
         if missing := [key for key in needed if key not in header]:
-            raise _Fault(f"'{missing[0]}' is missing")
-        if not 0 < len(header["model"]) <= MODEL_LETTERS:
-            raise _Fault(f"the model's name has no letter, or more than {MODEL_LETTERS}")
+            raise Malformed(f"'{missing[0]}' is missing")
         made = Profile(
             file=file,
             sha256=hashlib.sha256(content).hexdigest(),
@@ -105,10 +92,10 @@ def read(file: Path) -> Profile:
             update=_seconds(header["update_seconds"]),
             elements=elements,
         )
-        if made.step == 0:
-            raise _Fault("its step takes no time")
+        if made.step == 0 or not 0 < elements <= MAX_ELEMENTS or max(map(len, header.values())) > MAX_LETTERS:
+            raise Malformed(f"its step takes no time, or a text of more than {MAX_LETTERS} letters, or no gradients")
         return made
-    except _Fault as fault:
+    except Malformed as fault:
         raise HvdbError(f"{file}:{number}: {fault}") from fault
     except ValueError as error:
         raise HvdbError(f"{file}:{number}: damaged: not a number") from error

@@ -88,7 +88,7 @@ def main(words: list[str]) -> None:
     text = sys.stdin.read()
     if kept := os.environ.get("STAND_IN_COSTS"):
         Path(kept).write_text(text, encoding="utf-8")
-    for result in simulate(text, alone, os.environ.get("STAND_IN_PLAN", "")):
+    for result in simulate(text, alone, os.environ.get("STAND_IN_PLAN", "") if "negotiated" not in words else ""):
         print(json.dumps(result))
 
 
