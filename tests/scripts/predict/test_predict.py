@@ -268,6 +268,15 @@ class SeveralNodesTest(PredictTest):
         self.assertRegex(" ".join(made["notes"]), "session .* is not used: it differs in engine.bucket_bytes")
         self.assertTrue(all(row["measured"] for row in made["rows"]))
 
+    def test_sessions_that_found_the_machine_faster_or_slower(self) -> None:
+        slow = training(solo=2.0, none=2.04, full=2.5)
+        self.measure(training(), slow, collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        (row,) = self.document("2")["rows"]
+        self.assertAlmostEqual(row["step_seconds"]["low"], 1.02 + 0.1, 2)
+        self.assertAlmostEqual(row["step_seconds"]["high"], 2.04 + 0.1, 2)
+        self.assertAlmostEqual(row["efficiency"]["low"], 1 / 1.12, 2)
+        self.assertAlmostEqual(row["efficiency"]["high"], 2 / 2.14, 2)
+
 
 class RefusalTest(PredictTest):
     COLL = collectives(1, ranks=2, plane="shm", seconds=1e-5)
