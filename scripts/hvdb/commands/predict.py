@@ -9,10 +9,11 @@ from pathlib import Path
 
 from hvdb.base import printable, progress, whole_file
 from hvdb.base.errors import EXIT_GOOD, HvdbError
-from hvdb.commands import judging, new_parser, number, selection
+from hvdb.commands import judging, new_parser, number
 from hvdb.predict import draws, inputs, profile, report
 from hvdb.predict.cost import World
 from hvdb.predict.inputs import Inputs
+from hvdb.read import runs
 from hvdb.run import rerun
 from hvdb.show import tables
 
@@ -82,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
         judging.require_free_outputs([arguments.json], [*arguments.stores, arguments.profile])
     program = rerun.find_program(arguments.program)
     found = profile.read(arguments.profile)
-    made = inputs.gather(found, arguments.stores, selection.load(arguments.stores, may_be_none=True))
+    with progress.shown("reading the stores") as step:
+        stored = runs.load(arguments.stores, step)
+    made = inputs.gather(found, arguments.stores, stored)
     worlds = _worlds(arguments.ranks, made)
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
         prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)

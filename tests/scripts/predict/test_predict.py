@@ -295,6 +295,10 @@ class RefusalTest(PredictTest):
         self.profile.write_text(profile_text("another", model="vgg16"), encoding="utf-8")
         self.refused(3, "no session with the phases solo, none and full of vgg16, fp32, 8 images a step")
 
+    def test_no_training(self) -> None:
+        self.measure(self.COLL)
+        self.refused(3, "no session with the phases solo, none and full of resnet101")
+
     def test_no_collectives(self) -> None:
         self.measure(training())
         self.refused(3, "hold no results of collectives that are like the reductions of this training")
