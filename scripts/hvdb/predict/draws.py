@@ -83,7 +83,7 @@ def band(values: np.ndarray) -> Band:
 
 @dataclass(frozen=True)
 class _Draw:
-    """compute, alone: time of a step among others, and of one rank alone, over the profile's. load: time of a reduction
+    """compute, alone: seconds of a step among others, and of one rank alone. load: time of a reduction
     beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second."""
 
     number: int
@@ -146,17 +146,16 @@ class Predictor:
         """Returns the figures of a session that is drawn, each group from blocks of its own."""
         chosen = int(self._stream(number, "session").integers(len(self.inputs.sessions)))
         session, expected = self.inputs.sessions[chosen], self._alone[chosen]
-        compute, overlap, level = self._middle, self._middle, 1.0
+        compute = overlap = self._middle
         if "compute" not in fixed:
             compute = session.figures(self._stream(number, "compute"))
-            level = session.alone / self.inputs.sessions[0].alone  # a session may find the machine faster or slower
         if "overlap" not in fixed:
             overlap = session.figures(self._stream(number, "overlap"))
         forms = self._stream(number, "forms").random(2)
         return _Draw(
             number,
-            compute=level * compute.compute,
-            alone=level * compute.alone,
+            compute=compute.compute,
+            alone=compute.alone,
             slowdown=overlap.slowdown,
             load=self._load if "overlap" in fixed or not expected else overlap.reduce / expected,
             slowdown_scales=bool("overlap" not in fixed and forms[0] < 0.5),
@@ -191,7 +190,7 @@ class Predictor:
         if draw.slowdown_scales and world != measured and self._alone[0]:
             there, here = (self._seconds(inputs.operations()[0], total, w) for w in (measured, world))
             slowdown = min(1.0, slowdown * there / here)
-        lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute:.6g}"]
+        lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / inputs.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {inputs.late:.6g}"]
 
     def _simulate(self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str]) -> list[dict[str, Any]]:
@@ -243,13 +242,13 @@ class Predictor:
 
     def _row(self, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
-        alone = self.inputs.alone * np.array([draw.alone for draw in draws])
+        alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
             return Row(world, band(alone), Band(1.0, 1.0, 1.0), dict.fromkeys((*PARTS, "interference"), 0.0))
         found = self._simulate(world, draws, fixed)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
-        compute = self.inputs.alone * np.array([draw.compute for draw in draws])
+        compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
         return Row(world, band(step), band(alone / step), parts, self._notes(world))
 

@@ -42,9 +42,9 @@ class Label:
 class Figures:
     """What a session tells, from all of its samples or from resampled ones.
 
-    compute: time of a step of a rank among others, without reductions, over that of a rank alone. alone: time of a rank
-    alone over its median. slowdown: seconds by which a second of reductions beside it delays compute. reduce: seconds
-    of reductions in a step of the rank that waited least.
+    compute, alone: seconds of a step of a rank among others without reductions, and of a rank alone. slowdown: seconds
+    by which a second of reductions beside it delays compute. reduce: seconds of reductions in a step of the rank that
+    waited least.
     """
 
     compute: float
@@ -72,11 +72,6 @@ class Training:
     reduce: np.ndarray
     exposed: np.ndarray
 
-    @property
-    def alone(self) -> float:
-        """Seconds of a step of one rank alone."""
-        return float(np.median(self.solo_step))
-
     def figures(self, random: np.random.Generator | None = None) -> Figures:
         """Returns the figures of all samples; with `random`, of resampled blocks. The phases took turns, so blocks of
         equal place are drawn together, and a slow spell of the machine cancels."""
@@ -92,8 +87,8 @@ class Training:
         beside = middle(self.reduce) - middle(self.exposed)
         slowed = middle(self.full_compute) - middle(self.none_compute)
         return Figures(
-            compute=middle(self.none_step) / self.alone,
-            alone=middle(self.solo_step) / self.alone,
+            compute=middle(self.none_step),
+            alone=middle(self.solo_step),
             slowdown=float(np.clip(slowed / beside, 0, 1)) if beside > 0 else 0.0,
             reduce=middle(self.reduce),
         )
@@ -132,8 +127,8 @@ class Inputs:
         return self.profile.elements * {"fp32": 4}.get(self.base.allreduce_type, 2)
 
     @property
-    def alone(self) -> float:
-        """Seconds of a step of one rank alone."""
+    def recorded(self) -> float:
+        """Seconds of the profile's step. The sessions tell how long such a step takes in them."""
         return self.profile.step + self.late
 
     def middle(self) -> Figures:
@@ -290,8 +285,9 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
     middle = made.middle()
     used = f"{len(sessions)} session{'s' * (len(sessions) > 1)} on {made.nodes_text()}"
     made.labels += [
-        Label("step of one rank", MEASURED, f"the profile; its spread from {found}", profile.step + late),
-        Label("interference", MEASURED, used, middle.compute),
+        Label("shape of a step", MEASURED, f"the profile, of {profile.step:.4g} s"),
+        Label("step of one rank", MEASURED, found, middle.alone),
+        Label("interference", MEASURED, used, middle.compute / middle.alone),
         Label("slowdown by overlap", MEASURED, used, middle.slowdown),
         Label("noise", MEASURED, f"{steps} steps of {used}"),
         Label("noise of several nodes", ASSUMED, "half of the draws: independent; half: the same steps on all nodes"),
