@@ -47,7 +47,7 @@ PYTHON_ARROWS = {
     "hvdb.show": ("hvdb.judge",),
     "hvdb.run": ("hvdb.show",),
     "hvdb.campaign": ("hvdb.read",),
-    "hvdb.commands": ("hvdb.run", "hvdb.campaign"),
+    "hvdb.commands": ("hvdb.run", "hvdb.campaign", "hvdb.predict"),
 }
 CPP = (".cpp", ".h", ".cu", ".cuh")
 MAX_FILES_OF_FOLDER = 40

@@ -28,7 +28,7 @@ INDENTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 INLINE = re.compile(r"`([^`]+)`")
 PROGRAM = re.compile(r"(scripts/[a-z_/]+|hvdb|(?:build/\w+/bin/)?hvd_bench)")
 LAUNCHERS = ("mpirun", "srun")
-LACKS = re.compile("is required|are required|give one of them|required [A-Z]+ missing|the value is missing")
+LACKS = re.compile("is required|are required|give one of them|required [A-Z]+ missing|needs both|the value is missing")
 SHELL_SCRIPTS = ("build", "install_deps", "quickstart", "test", "maintain/benchmarks")
 
 

@@ -209,6 +209,13 @@ class CommandTest(unittest.TestCase):
         self.assertIn("<svg", (folder / "all_reduce.svg").read_text(encoding="utf-8"))
 
     @in_both
+    def test_predict(self, hvdb: Path, folder: Path) -> None:
+        HERE.run("hvd_bench", *FAST, "--record-replay", folder / "a.replay", "--no-db")
+        words = (HERE.store, "--profile", folder / "a.replay", "--ranks", "2")
+        said = HERE.run(hvdb, "predict", *words, code=3).stderr
+        self.assertRegex(said, r"^hvdb predict: session \w+ has \d+ steps of each phase, and 20 are needed\n$")
+
+    @in_both
     def test_merge(self, hvdb: Path, folder: Path) -> None:
         said = HERE.run(hvdb, "merge", "-o", folder / "all.db", HERE.store).stdout
         self.assertIn("all.db: 4 runs added, 0 were there already", said)
@@ -298,7 +305,8 @@ class FilesTest(unittest.TestCase):
         self.assertEqual({Path(name).suffix for name in inside if "/data/" not in name}, {".py"})
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
         self.assertEqual(
-            folders, {"base", "campaign", "commands", "data", "judge", "read", "run", "show", "sites", "specs"}
+            folders,
+            {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show", "sites", "specs"},
         )
 
     def test_one_version(self) -> None:

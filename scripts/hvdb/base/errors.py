@@ -25,3 +25,9 @@ class NotComparable(HvdbError):
     """Two figures must not be compared or pooled. The text says why."""
 
     exit_code = EXIT_NOT_COMPARABLE
+
+
+class TooLittle(HvdbError):
+    """Too little was measured for an answer. The text says what is missing."""
+
+    exit_code = EXIT_INCONCLUSIVE

@@ -17,6 +17,7 @@ COMMANDS = {
     "history": "the newest session against its series; where a series changed",
     "plot": "scaling, loss waterfall and per-layer profiles as figures",
     "collectives": "time and bandwidth of collective operations as figures",
+    "predict": "step time and efficiency on ranks that were not measured, with a band",
     "merge": "several stores, and what killed jobs left, into one",
     "report": "stores as one HTML file, or as a Markdown page",
     "rerun": "how a stored run was made; the same run again, compared",

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hvdb.base.errors import HvdbError
+from hvdb.base.errors import HvdbError, TooLittle
 
 MIN_WORLDS, MIN_SIZES = 3, 6
 # Standard deviation of the drift of h per doubling of the nodes, before any is measured.
@@ -44,6 +44,17 @@ class World:
     @property
     def ranks(self) -> int:
         return self.nodes * self.ranks_per_node
+
+
+def title(operation: str, algorithm: str) -> str:
+    """Returns a name for texts: `all_reduce by 'ring'`, or `barrier`."""
+    return f"{operation} by '{algorithm}'" if algorithm else operation
+
+
+def nodes_text(worlds: Iterable[World]) -> str:
+    """Returns the numbers of nodes of `worlds`: `1 node`, or `2, 3, 4 nodes`."""
+    counts = sorted({world.nodes for world in worlds})
+    return f"{', '.join(map(str, counts))} node{'s' * (counts != [1])}"
 
 
 @dataclass(frozen=True)
@@ -235,7 +246,7 @@ def _pool(curves: Mapping[World, Curve]) -> tuple[Curve, Spread]:
     apart = logs - common
     shared = np.sum(~np.isnan(logs), axis=0) > 1  # at other sizes a world is compared with itself
     if not shared.any():
-        raise HvdbError("no two worlds have steps of equal bytes: measure the same sizes on all of them")
+        raise TooLittle("no two worlds have steps of equal bytes: measure the same sizes on all of them")
     means = np.array([np.nanmean(row[shared]) if not np.isnan(row[shared]).all() else 0.0 for row in apart])
     rest = (apart - means[:, None])[:, shared]
     many = int(np.sum(~np.isnan(rest)))
@@ -264,22 +275,75 @@ def _drift(worlds: Sequence[World], means: np.ndarray, spread: float) -> tuple[f
 def fit(operation: str, algorithm: str, cells: Iterable[Cell]) -> Cost:
     """Returns the cost of an operation from cells of at least MIN_WORLDS worlds of several nodes.
 
-    Errors: HvdbError if there are fewer worlds, fewer than MIN_SIZES sizes in one of them, or unlike ranks per node.
+    Errors: TooLittle if there are fewer worlds, or fewer than MIN_SIZES sizes in one of them; HvdbError for unlike
+    numbers of ranks per node.
     """
     by_world: dict[World, dict[int, list[Cell]]] = {}
     for cell in cells:
         if cell.world.nodes > 1 and len(cell.samples):
             by_world.setdefault(cell.world, {}).setdefault(cell.size, []).append(cell)
-    what = f"{operation} by '{algorithm}'"
+    what = title(operation, algorithm)
     if len(by_world) < MIN_WORLDS:
         have = ", ".join(str(world.nodes) for world in sorted(by_world)) or "none"
-        raise HvdbError(
+        raise TooLittle(
             f"{what} was measured on {len(by_world)} numbers of nodes ({have}), and {MIN_WORLDS} are needed: run "
-            "hvd_bench coll --db on others, or state the link (--link-gbit, --latency-us)"
+            "hvd_bench coll --db on others"
         )
     if len({world.ranks_per_node for world in by_world}) > 1:
         raise HvdbError(f"{what} was measured with unlike numbers of ranks on a node: name the stores of one number")
     for world, sizes in sorted(by_world.items()):
         if operation != "barrier" and len(sizes) < MIN_SIZES:
-            raise HvdbError(f"{what} on {world.nodes} nodes has {len(sizes)} sizes, and {MIN_SIZES} are needed")
+            raise TooLittle(f"{what} on {world.nodes} nodes has {len(sizes)} sizes, and {MIN_SIZES} are needed")
     return Cost(operation, algorithm, by_world)
+
+
+@dataclass(frozen=True)
+class Own:
+    """The cost of one operation on one measured world, which says nothing about others. cells: by size, ascending."""
+
+    operation: str
+    algorithm: str
+    world: World
+    cells: Mapping[int, Sequence[Cell]]
+
+    def covers(self, world: World, size: float) -> bool:
+        return world == self.world and min(self.cells) <= size <= max(self.cells)
+
+    def middle(self) -> OwnDrawn:
+        """Returns the cost from the medians of all samples."""
+        return self._drawn([_median(cells) for cells in self.cells.values()])
+
+    def draw(self, random: np.random.Generator) -> OwnDrawn:
+        """Returns a draw: every cell's session and samples are resampled."""
+        return self._drawn([_resampled(cells, random) for cells in self.cells.values()])
+
+    def _drawn(self, medians: Sequence[float]) -> OwnDrawn:
+        return OwnDrawn(self.world, Curve(np.array(list(self.cells), dtype=float), ascending(medians)))
+
+
+@dataclass(frozen=True)
+class OwnDrawn:
+    """One draw of Own. curve: seconds of the whole collective against the bytes of its message."""
+
+    world: World
+    curve: Curve
+
+    def seconds(self, world: World, size: float) -> float:
+        if world != self.world:
+            raise ValueError(f"{world} is not {self.world}")
+        return self.curve.at(size)
+
+
+def own(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> Own:
+    """Returns the cost on `world` alone. Errors: TooLittle if fewer than MIN_SIZES sizes were measured there."""
+    by_size: dict[int, list[Cell]] = {}
+    for cell in cells:
+        if cell.world == world and len(cell.samples):
+            by_size.setdefault(cell.size, []).append(cell)
+    needed = 1 if operation == "barrier" else MIN_SIZES
+    if len(by_size) < needed:
+        raise TooLittle(
+            f"{title(operation, algorithm)} on {world.ranks} ranks of {nodes_text([world])} has {len(by_size)} sizes, "
+            f"and {needed} are needed: run hvd_bench coll --collective {operation} --db there"
+        )
+    return Own(operation, algorithm, world, dict(sorted(by_size.items())))

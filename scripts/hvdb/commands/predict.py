@@ -1,0 +1,103 @@
+"""hvdb predict: how fast training would be on numbers of ranks that were not measured, with a band."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdb.base import printable, progress, whole_file
+from hvdb.base.errors import EXIT_GOOD, HvdbError
+from hvdb.commands import judging, new_parser, number
+from hvdb.predict import draws, inputs, profile, report
+from hvdb.predict.cost import World
+from hvdb.predict.inputs import Inputs
+from hvdb.read import runs
+from hvdb.run import rerun
+from hvdb.show import tables
+
+MAX_RANKS, MAX_WORLDS = 1 << 16, 64
+_USAGE = f"is not a list such as 2,4,8 or 1..512, of whole numbers from 1 to {MAX_RANKS}"
+
+
+def _ranks(text: str) -> list[int]:
+    """Parses a list of numbers and of ranges, which are the powers of two in them. Errors: ArgumentTypeError."""
+    found: set[int] = set()
+    for word in text.split(","):
+        low, dots, high = word.partition("..")
+        ends = [int(end) for end in (low, high if dots else low) if end.isascii() and end.isdigit() and len(end) < 7]
+        if len(ends) != 2 or not 1 <= ends[0] <= ends[1] <= MAX_RANKS:
+            raise argparse.ArgumentTypeError(f"'{text}' {_USAGE}")
+        powers = [1 << k for k in range(MAX_RANKS.bit_length()) if ends[0] <= 1 << k <= ends[1]]
+        found.update(powers if dots else ends)
+    if not 0 < len(found) <= MAX_WORLDS:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' names {len(found)} numbers of ranks, and 1 to {MAX_WORLDS} are possible"
+        )
+    return sorted(found)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    made = new_parser(
+        "predict",
+        "Predicts step time and efficiency on numbers of ranks that were not measured, with a 90 % band, from sessions "
+        "of training (hvd_bench --efficiency --record-replay) and results of collectives (hvd_bench coll). The "
+        "schedule of hvd_bench itself is simulated (docs/prediction.md).",
+        "exit codes: 0 good, 2 usage or I/O, 3 too little was measured, 4 software or hardware of the inputs differ",
+    )
+    made.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db) with either or both")
+    made.add_argument("--profile", type=Path, required=True, metavar="FILE", help="what --record-replay wrote")
+    made.add_argument(
+        "--ranks", type=_ranks, required=True, metavar="LIST", help="such as 2,4,8; 1..512: powers of two"
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the prediction as JSON")
+    made.add_argument("--program", type=Path, metavar="FILE", help="the hvd_bench that simulates (default: this one's)")
+    made.add_argument("--seed", type=number(lambda n: 0 <= n < 1 << 32, "{} is no seed", int), default=1)
+    made.add_argument(
+        "--draws",
+        type=number(lambda n: 20 <= n <= 2000, "{} is not a number of draws from 20 to 2000", int),
+        default=draws.DRAWS,
+        help=f"draws of all inputs (default: {draws.DRAWS})",
+    )
+    return made
+
+
+def _worlds(wanted: Sequence[int], made: Inputs) -> list[World]:
+    """Returns the worlds to predict, and notes those of a part of a node. Errors: HvdbError if there are no others."""
+    share = made.ranks_per_node
+    whole = [ranks for ranks in wanted if ranks == 1 or ranks % share == 0]
+    left_out = sorted(set(wanted) - set(whole))
+    if left_out:
+        why = f"nodes had {share} ranks each, and {', '.join(map(str, left_out))} ranks are no such nodes"
+        if not whole:
+            raise HvdbError(f"--ranks: {why}")
+        made.notes.append(f"not predicted: {why}")
+    return [World(1) if ranks == 1 else World(ranks // share, share) for ranks in whole]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the prediction and returns the exit code."""
+    if arguments.json:
+        judging.require_free_outputs([arguments.json], [*arguments.stores, arguments.profile])
+    program = rerun.find_program(arguments.program)
+    found = profile.read(arguments.profile)
+    with progress.shown("reading the stores") as step:
+        stored = runs.load(arguments.stores, step)
+    made = inputs.gather(found, arguments.stores, stored)
+    worlds = _worlds(arguments.ranks, made)
+    with progress.shown(f"simulating {len(worlds)} worlds") as step:
+        prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)
+    there = report.measured(made)
+    if arguments.json:
+        drawn = {"seed": arguments.seed, "draws": arguments.draws, "steps": draws.STEPS}
+        text = report.json_text(report.document(made, prediction, there, drawn))
+        whole_file.write_text(arguments.json, text)
+    printable.say(report.title(made))
+    print(tables.text_table(report.HEADER, report.rows(prediction, there)))
+    for line in report.lines(made, prediction):
+        printable.say(line)
+    if arguments.json:
+        printable.say(f"written: {arguments.json}", sys.stderr)
+    return EXIT_GOOD

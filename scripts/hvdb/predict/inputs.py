@@ -1,0 +1,318 @@
+"""Turns stores and a replay profile into what a prediction needs: sessions of training like the profile's, and their
+collectives. Every value is labelled: measured, or assumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hvdb.base.errors import HvdbError, NotComparable, TooLittle
+from hvdb.judge import comparable, efficiency
+from hvdb.predict import cost, fabric
+from hvdb.predict.cost import World
+from hvdb.predict.fabric import Fabric
+from hvdb.predict.profile import Profile
+from hvdb.read import coll_samples, runs
+from hvdb.read.runs import Run
+
+MEASURED, ASSUMED = "measured", "assumed"
+PHASES = ("solo", "none", "full")
+BLOCK = 10  # successive steps that are resampled together
+MIN_STEPS = 20
+MAX_STEPS, MAX_NODES = 1000, 256  # of the noise pool
+_CROWDED = "caution.more_threads_than_cores"
+
+
+@dataclass(frozen=True)
+class Label:
+    """Where an input comes from. kind: MEASURED or ASSUMED. value: its middle, None if it is not one number."""
+
+    name: str
+    kind: str
+    source: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a session tells, from all of its samples or from resampled ones.
+
+    compute, alone: seconds of a step of a rank among others without reductions, and of a rank alone. slowdown: seconds
+    by which a second of reductions beside it delays compute. reduce: seconds of reductions in a step of the rank that
+    waited least.
+    """
+
+    compute: float
+    alone: float
+    slowdown: float
+    reduce: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """A session with the phases solo, none and full. Arrays in seconds: [rank, step], or [step] of the solo rank.
+
+    reduce, exposed: minima over ranks. hosts: ranks of each node, in their order.
+    """
+
+    solo: Run
+    full: Run
+    world: World
+    hosts: tuple[tuple[int, ...], ...]
+    solo_step: np.ndarray
+    solo_compute: np.ndarray
+    none_step: np.ndarray
+    none_compute: np.ndarray
+    full_compute: np.ndarray
+    reduce: np.ndarray
+    exposed: np.ndarray
+
+    def figures(self, random: np.random.Generator | None = None) -> Figures:
+        """Returns the figures of all samples; with `random`, of resampled blocks. The phases took turns, so blocks of
+        equal place are drawn together, and a slow spell of the machine cancels."""
+        steps = len(self.solo_step)
+        chosen = np.arange(steps)
+        if random is not None:
+            starts = random.integers(steps, size=-(-steps // BLOCK))
+            chosen = (starts[:, None] + np.arange(BLOCK)).ravel()[:steps] % steps
+
+        def middle(series: np.ndarray) -> float:
+            return float(np.mean(np.median(series[..., chosen], axis=-1)))
+
+        beside = middle(self.reduce) - middle(self.exposed)
+        slowed = middle(self.full_compute) - middle(self.none_compute)
+        return Figures(
+            compute=middle(self.none_step),
+            alone=middle(self.solo_step),
+            slowdown=float(np.clip(slowed / beside, 0, 1)) if beside > 0 else 0.0,
+            reduce=middle(self.reduce),
+        )
+
+    def noise(self) -> list[list[np.ndarray]]:
+        """Returns [node][rank of the node]: compute times of successive steps over the typical one of all ranks."""
+        typical = np.mean(np.median(self.none_compute, axis=1))
+        return [[self.none_compute[rank] / typical for rank in ranks] for ranks in self.hosts]
+
+
+@dataclass
+class Inputs:
+    """All that a prediction is drawn from. options: of hvd_bench simulate. late: seconds by which a replay wakes late.
+    copy: seconds for a byte into the fusion buffer, or out of it. files: name -> SHA-256."""
+
+    profile: Profile
+    sessions: list[Training]
+    fabric: Fabric
+    options: list[str]
+    late: float
+    copy: float
+    labels: list[Label]
+    notes: list[str]
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def base(self) -> Run:
+        return self.sessions[0].full
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.sessions[0].world.ranks_per_node
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self.profile.elements * {"fp32": 4}.get(self.base.allreduce_type, 2)
+
+    @property
+    def recorded(self) -> float:
+        """Seconds of the profile's step. The sessions tell how long such a step takes in them."""
+        return self.profile.step + self.late
+
+    def middle(self) -> Figures:
+        """Returns the median over sessions of each figure."""
+        found = [dataclasses.astuple(session.figures()) for session in self.sessions]
+        return Figures(*map(float, np.median(found, axis=0)))
+
+    def nodes_text(self) -> str:
+        """Returns on which numbers of nodes the sessions were: `2, 4 nodes`."""
+        return cost.nodes_text(session.world for session in self.sessions)
+
+    def operations(self) -> tuple[str, ...]:
+        """Returns the operations whose cost the schedule needs."""
+        return ("reduce_scatter", "all_gather") if self.base.schedule == "sharded" else ("all_reduce",)
+
+
+def _grouped_by_host(run: Run) -> tuple[tuple[int, ...], ...]:
+    hosts = runs.grouped(run.ranks, lambda row: row["host"])
+    return tuple(tuple(row["rank"] for row in rows) for rows in hosts.values())
+
+
+def _series(run: Run, kinds: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns kind -> samples of all ranks, (ranks, steps), cut to the fewest steps."""
+    found = {}
+    for kind, (_, samples) in zip(kinds, runs.samples_of_ranks([(run, kind) for kind in kinds]), strict=True):
+        if sorted(samples) != list(range(run.world_size)):
+            raise TooLittle(f"run {run.short_id} has no {kind} of every rank")
+        fewest = min(len(series) for series in samples.values())
+        found[kind] = np.stack([samples[rank][:fewest] for rank in range(run.world_size)])
+    return found
+
+
+def _training(members: dict[str, Run]) -> Training:
+    full = members["full"]
+    hosts = _grouped_by_host(full)
+    everybody = sorted(rank for ranks in hosts for rank in ranks)
+    if len({len(ranks) for ranks in hosts}) != 1 or everybody != list(range(full.world_size)):
+        raise HvdbError(f"run {full.short_id} has unlike numbers of ranks on its nodes, which predict does not know")
+    solo = _series(members["solo"], ("step_seconds", "compute_seconds"))
+    none = _series(members["none"], ("step_seconds", "compute_seconds"))
+    whole = _series(full, ("compute_seconds", "reduce_seconds", "exposed_seconds"))
+    steps = min(array.shape[1] for part in (solo, none, whole) for array in part.values())
+    if steps < MIN_STEPS:
+        raise TooLittle(f"session {full.session_uuid[:8]} has {steps} steps of each phase, and {MIN_STEPS} are needed")
+    if not np.median(none["compute_seconds"], axis=1).min() > 0:
+        raise HvdbError(f"run {members['none'].short_id} has steps whose compute takes no time")
+    return Training(
+        solo=members["solo"],
+        full=full,
+        world=World(len(hosts), len(hosts[0])),
+        hosts=hosts,
+        solo_step=solo["step_seconds"][0, :steps],
+        solo_compute=solo["compute_seconds"][0, :steps],
+        none_step=none["step_seconds"][:, :steps],
+        none_compute=none["compute_seconds"][:, :steps],
+        full_compute=whole["compute_seconds"][:, :steps],
+        reduce=whole["reduce_seconds"][:, :steps].min(axis=0),
+        exposed=whole["exposed_seconds"][:, :steps].min(axis=0),
+    )
+
+
+def _whole_sessions(stored: Sequence[Run]) -> list[dict[str, Run]]:
+    """Returns phase -> run of every session that has all phases once."""
+    found = []
+    for members in runs.by_session(stored).values():
+        phases = {run.phase: run for run in members}
+        if set(phases) == set(PHASES) and len(members) == len(PHASES):
+            found.append(phases)
+    return found
+
+
+def _fits(profile: Profile, run: Run) -> bool:
+    mine = (profile.model, profile.compute_type, profile.units_per_step)
+    return mine == (run.model, run.compute_type, run.batch_size)
+
+
+def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list[dict[str, Run]], str, list[str]]:
+    """Returns the session that the profile stands for, all whole sessions, what was found, and notes."""
+    whole = _whole_sessions(stored)
+    source = [run for run in stored if run.uuid == profile.source_run]
+    if source and not _fits(profile, source[0]):
+        run = source[0]
+        raise HvdbError(
+            f"{profile.file}: the profile is of {profile.model}, {profile.compute_type}, {profile.units_per_step} "
+            f"{profile.unit} a step, but its run {run.short_id} is of {run.model}, {run.compute_type}, {run.batch_size}"
+        )
+    for members in whole:
+        if source and members["full"].session_uuid == source[0].session_uuid:
+            return members, whole, f"session {source[0].session_uuid[:8]}, in which the profile was recorded", []
+    like = [members for members in whole if _fits(profile, members["full"])]
+    if not like:
+        raise TooLittle(
+            f"no session with the phases solo, none and full of {profile.model}, {profile.compute_type}, "
+            f"{profile.units_per_step} {profile.unit} a step: run hvd_bench --efficiency --db with this network"
+        )
+    newest = like[-1]
+    short = newest["full"].session_uuid[:8]
+    why = "has no phases solo, none and full" if source else "is not in these stores"
+    note = f"the profile's run {profile.source_run[:8]} {why}; session {short} of the same network stands for it"
+    return newest, whole, f"session {short}, of the same network, type and batch as the profile", [note]
+
+
+def _options(run: Run) -> list[str]:
+    """Returns the options of the schedule, as `hvd_bench simulate` takes them."""
+
+    def fact(key: str) -> str:
+        if not run.fact(key).isdigit():
+            raise HvdbError(f"run {run.short_id} does not say its {key}; measure it again with this version")
+        return run.fact(key)
+
+    words = ["--schedule", run.schedule]
+    if run.schedule == "negotiated":
+        words += ["--fusion-threshold-mb", f"{int(fact('engine.fusion_threshold_bytes')) / (1 << 20):.17g}"]
+        words += ["--cache-capacity", fact("engine.cache_capacity")]
+    else:
+        words += ["--bucket-mb", f"{int(fact('engine.bucket_bytes')) / (1 << 20):.17g}"]
+    return words if run.allreduce_type == "fp32" else [*words, "--allreduce-dtype", run.allreduce_type]
+
+
+def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> Inputs:
+    """Returns the inputs. stored: the runs of `stores`.
+
+    Errors: HvdbError if something does not fit together, TooLittle if too little was measured, NotComparable if
+    software or hardware differ.
+    """
+    chosen = efficiency.select(stored)
+    base, whole, found, notes = _base(profile, chosen.runs)
+    full = base["full"]
+    if full.fact(_CROWDED) and full.device != "replay":
+        raise HvdbError(f"run {full.short_id} had more threads than cores, which says nothing about ranks that do not")
+    first = _training(base)
+    sessions = [first]
+    for members in whole:
+        other = members["full"]
+        if members is base or any(other.columns[key] != full.columns[key] for key in comparable.CURVE_COLUMNS):
+            continue
+        if differing := [d.key for d in comparable.differences(full, other) if d.in_fingerprint]:
+            notes.append(f"session {other.session_uuid[:8]} is not used: it differs in {', '.join(differing[:6])}")
+            continue
+        try:
+            training = _training(members)
+        except HvdbError as error:
+            notes.append(f"session {other.session_uuid[:8]} is not used: {error}")
+            continue
+        if training.world.ranks_per_node == first.world.ranks_per_node:
+            sessions.append(training)
+    cells = fabric.gather(coll_samples.load(stores), full, first.world.ranks_per_node)
+    notes += [f"left out: {line}" for line in cells.left_out]
+    if full.device == "cuda":
+        notes.append("never validated on GPUs: no prediction for them was ever compared with a measurement")
+    late = max(0.0, float(np.median(first.solo_compute)) - profile.backward_end) if full.device == "replay" else 0.0
+    steps = sum(len(session.solo_step) for session in sessions)
+    made = Inputs(profile, sessions, cells, _options(full), late, 0.0, [], notes)
+    middle = made.middle()
+    used = f"{len(sessions)} session{'s' * (len(sessions) > 1)} on {made.nodes_text()}"
+    made.labels += [
+        Label("shape of a step", MEASURED, f"the profile, of {profile.step:.4g} s"),
+        Label("step of one rank", MEASURED, found, middle.alone),
+        Label("interference", MEASURED, used, middle.compute / middle.alone),
+        Label("slowdown by overlap", MEASURED, used, middle.slowdown),
+        Label("noise", MEASURED, f"{steps} steps of {used}"),
+        Label("noise of several nodes", ASSUMED, "half of the draws: independent; half: the same steps on all nodes"),
+    ]
+    if len(sessions) == 1:
+        notes.append("one session of training: the band holds no spread between sessions")
+    copied = full.lowest("copy_seconds")
+    if full.schedule == "negotiated" and len(copied):
+        made.copy = float(np.median(copied)) / (2 * made.gradient_bytes)
+        source = f"copy_seconds of run {full.short_id}, as if every gradient was copied"
+        made.labels.append(Label("copies", ASSUMED, source))
+    for file in [profile.file, *stores]:
+        made.files[str(file)] = hashlib.sha256(file.read_bytes()).hexdigest()
+    if not cells.cells:
+        raise TooLittle(
+            "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "
+            "coll --db on the same ranks"
+        )
+    return made
+
+
+def require_plan(run: Run, plan_hash: object) -> None:
+    """Errors: NotComparable if the simulator cut the gradients into other buckets than the run."""
+    if run.schedule != "negotiated" and run.plan_hash and plan_hash != run.plan_hash:
+        raise NotComparable(
+            f"the buckets of run {run.short_id} (plan {run.plan_hash}) are not those of this profile and these options "
+            f"({plan_hash}): the profile or the program is another one"
+        )

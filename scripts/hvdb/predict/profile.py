@@ -1,0 +1,101 @@
+"""Reads what predict needs of a replay profile (models/replay). The file may come from a stranger.
+
+hvd_bench reads the whole profile again when it simulates, and checks what is not checked here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdb.base.errors import HvdbError
+from hvdb.base.strict_json import Malformed
+
+MAX_FILE_BYTES = 4 << 20
+MAX_SECONDS = 86400.0
+MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
+VERSIONS = ("hvd-replay 1", "hvd-replay 2")
+MAX_LETTERS = 1 << 16  # of a value; `factors` is the longest
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The step of one rank alone. Times in seconds. elements: of all gradients together."""
+
+    file: Path
+    sha256: str
+    model: str
+    unit: str
+    units_per_step: int
+    compute_type: str
+    source_run: str
+    backward_end: float
+    update: float
+    elements: int
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step of one rank alone."""
+        return self.backward_end + self.update
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
+        raise Malformed("a time is not between 0 and 86400 s")
+    return value
+
+
+def _whole(text: str, highest: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= highest):
+        raise Malformed(f"not a whole number from 1 to {highest}")
+    return int(text)
+
+
+def read(file: Path) -> Profile:
+    """Returns the profile in `file`, of version 1 or 2. Errors: HvdbError, with the file and the line; OSError."""
+    if file.exists() and not file.is_file():
+        raise HvdbError(f"{file}: not a file")
+    with file.open("rb") as opened:
+        content = opened.read(MAX_FILE_BYTES + 1)
+    lines = content.decode("utf-8", errors="replace").split("\n")
+    header: dict[str, str] = {}
+    number, elements = 1, 0
+    try:
+        if len(content) > MAX_FILE_BYTES:
+            raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
+        if lines[0] not in VERSIONS:
+            raise Malformed(f"not a replay profile: the first line must be '{VERSIONS[0]}' or '{VERSIONS[1]}'")
+        for number, line in enumerate(lines[1:], 2):  # noqa: B007 (the error names it)
+            key, _, value = line.partition(" ")
+            if key == "gradient":
+                elements += _whole(value.partition(" ")[0], MAX_ELEMENTS)
+            elif key in header:
+                raise Malformed("a key that occurs twice")
+            else:
+                header[key] = value
+        work = "batch_size" if lines[0] == VERSIONS[0] else "units_per_step"
+        needed = ("model", work, "compute_type", "source_run", "backward_end_seconds", "update_seconds", "end")
+        if missing := [key for key in needed if key not in header]:
+            raise Malformed(f"'{missing[0]}' is missing")
+        made = Profile(
+            file=file,
+            sha256=hashlib.sha256(content).hexdigest(),
+            model=header["model"],
+            unit=header.get("unit", "images"),
+            units_per_step=_whole(header[work], MAX_UNITS),
+            compute_type=header["compute_type"],
+            source_run=header["source_run"],
+            backward_end=_seconds(header["backward_end_seconds"]),
+            update=_seconds(header["update_seconds"]),
+            elements=elements,
+        )
+        if made.step == 0 or not 0 < elements <= MAX_ELEMENTS or max(map(len, header.values())) > MAX_LETTERS:
+            raise Malformed(f"its step takes no time, or a text of more than {MAX_LETTERS} letters, or no gradients")
+        return made
+    except Malformed as fault:
+        raise HvdbError(f"{file}:{number}: {fault}") from fault
+    except ValueError as error:
+        raise HvdbError(f"{file}:{number}: damaged: not a number") from error

@@ -1,0 +1,150 @@
+"""Shows a prediction: rows of a table and lines for a person, and the JSON document. Never rows in a store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hvdb.judge import efficiency
+from hvdb.predict.draws import GROUPS, Band, Prediction, Row
+from hvdb.predict.inputs import Inputs
+
+FORMAT, VERSION = "hvdb-prediction", 1
+HEADER = ("ranks", "nodes", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed %", "stragglers %")
+HEADER += ("slowed %", "interference %")
+MIN_PART = 0.1  # a group that makes less of a band's width is not named
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What the used sessions measured on as many ranks. step: seconds. efficiency: a fraction with its interval, or the
+    range over sessions."""
+
+    step: float
+    efficiency: float
+    low: float | None
+    high: float | None
+
+
+def measured(inputs: Inputs) -> dict[int, Measured]:
+    """Returns ranks -> what was measured there."""
+    found: dict[int, Measured] = {}
+    used = [run for session in inputs.sessions for run in (session.solo, session.full)]
+    for cell in efficiency.cells(used, mix_fingerprints=True):
+        if cell.kind != "full" or cell.efficiency is None:
+            continue
+        full = [session.full for session in inputs.sessions if session.world.ranks == cell.ranks]
+        step = float(np.median([efficiency.step_time(run).value for run in full]))
+        value = cell.efficiency
+        low, high = (value.low, value.high) if value.lowest is None else (value.lowest, value.highest)
+        found[cell.ranks] = Measured(step, value.value, low, high)
+    return found
+
+
+def title(inputs: Inputs) -> str:
+    """Returns the line above the table."""
+    profile, base = inputs.profile, inputs.base
+    return (
+        f"PREDICTED, not measured: {profile.model}, {profile.compute_type}, {profile.units_per_step} {profile.unit} a "
+        f"step, {base.schedule}; from training on {inputs.nodes_text()} with "
+        f"{inputs.ranks_per_node} rank{'s' * (inputs.ranks_per_node > 1)} each"
+    )
+
+
+def _cell(band: Band, factor: float) -> str:
+    return f"{factor * band.middle:.1f} [{factor * band.low:.1f}, {factor * band.high:.1f}]"
+
+
+def rows(prediction: Prediction, there: Mapping[int, Measured]) -> list[list[str]]:
+    """Returns the rows below HEADER."""
+    made = []
+    for row in prediction.rows:
+        known = there.get(row.world.ranks)
+        shown = "" if known is None else f"{100 * known.efficiency:.1f}"
+        if known and known.low is not None and known.high is not None:
+            shown += f" [{100 * known.low:.1f}, {100 * known.high:.1f}]"
+        parts = [f"{100 * row.parts[name]:.1f}" for name in ("exposed", "stragglers", "slowed", "interference")]
+        made.append(
+            [str(row.world.ranks), str(row.world.nodes), _cell(row.step, 1e3), _cell(row.efficiency, 100), shown]
+        )
+        made[-1] += parts
+    return made
+
+
+def narrower(prediction: Prediction) -> list[str]:
+    """Returns what would make the band of the last row narrower, the largest part first."""
+    last = prediction.rows[-1]
+    wide = last.efficiency.width
+    parts = sorted(prediction.narrower.items(), key=lambda item: -item[1])
+    return [
+        f"{GROUPS[group]}: {100 * part:.1f} of {100 * wide:.1f} points on {last.world.ranks} ranks"
+        for group, part in parts
+        if wide > 0 and part / wide >= MIN_PART
+    ]
+
+
+def lines(inputs: Inputs, prediction: Prediction) -> list[str]:
+    """Returns the lines below the table."""
+    made = []
+    for label in prediction.labels:
+        value = "" if label.value is None else f" {label.value:.4g}"
+        made.append(f"{label.kind:<8}  {label.name}{value}: {label.source}")
+    about: dict[str, list[str]] = {}
+    for row in prediction.rows:
+        for note in row.notes:
+            about.setdefault(note, []).append(str(row.world.ranks))
+    made += [f"warning: {', '.join(ranks)} ranks: {note}" for note, ranks in about.items()]
+    made += [f"note: {note}" for note in inputs.notes]
+    return made + [f"narrower: {line}" for line in narrower(prediction)]
+
+
+def _band(band: Band) -> dict[str, float]:
+    return {"low": band.low, "middle": band.middle, "high": band.high}
+
+
+def _row(row: Row, known: Measured | None) -> dict[str, Any]:
+    return {
+        "ranks": row.world.ranks,
+        "nodes": row.world.nodes,
+        "step_seconds": _band(row.step),
+        "efficiency": _band(row.efficiency),
+        "parts": row.parts,
+        "measured": dataclasses.asdict(known) if known else None,
+        "warnings": list(row.notes),
+    }
+
+
+def document(
+    inputs: Inputs, prediction: Prediction, there: Mapping[int, Measured], drawn: Mapping[str, int]
+) -> dict[str, Any]:
+    """Returns the JSON document. drawn: seed, draws and steps. Times in seconds, other figures as fractions."""
+    profile, base = inputs.profile, inputs.base
+    names = ("model", "unit", "units_per_step", "compute_type", "source_run")
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "predicted": True,
+        "confidence": 0.9,
+        **drawn,
+        "profile": {name: getattr(profile, name) for name in names},
+        "device": base.device,
+        "schedule": base.schedule,
+        "options": inputs.options,
+        "ranks_per_node": inputs.ranks_per_node,
+        "inputs": [{"file": file, "sha256": digest} for file, digest in inputs.files.items()],
+        "sessions": [session.full.session_uuid for session in inputs.sessions],
+        "collectives": inputs.fabric.sessions,
+        "rows": [_row(row, there.get(row.world.ranks)) for row in prediction.rows],
+        "labels": [dataclasses.asdict(label) for label in prediction.labels],
+        "notes": inputs.notes,
+        "narrower": prediction.narrower,
+    }
+
+
+def json_text(made: Mapping[str, Any]) -> str:
+    """Returns the JSON document as text."""
+    return json.dumps(made, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,54 @@
+"""Reads the samples of collectives from stores of `hvd_bench coll --db`. Opening a store checks their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvdb.read import store, untrusted
+from hvdb.read.runs import Fact
+
+
+@dataclass(frozen=True)
+class SampledCell:
+    """A row of coll_cell with its samples: seconds of the slowest rank, float64, shape (samples,)."""
+
+    columns: dict[str, Any]
+    samples: np.ndarray
+
+
+@dataclass
+class CollSession:
+    """A row of coll_session, with the rows of other tables that belong to it."""
+
+    columns: dict[str, Any]
+    provenance: dict[str, Fact] = field(default_factory=dict)
+    cells: list[SampledCell] = field(default_factory=list)
+
+
+def load(paths: Iterable[Path]) -> list[CollSession]:
+    """Returns the sessions of all stores, oldest first. One that is in several stores is returned once. Stores without
+    results of collectives are passed over. Errors: StoreError."""
+    found: dict[str, CollSession] = {}
+    for path in paths:
+        with store.open_readonly(path) as connection:
+            if untrusted.COLL not in untrusted.records(connection):
+                continue
+            for row in connection.execute("SELECT * FROM coll_session"):
+                uuid = row["uuid"]
+                if uuid in found:
+                    continue
+                session = found[uuid] = CollSession(dict(row))
+                for fact in connection.execute("SELECT * FROM coll_provenance WHERE session_uuid = ?", (uuid,)):
+                    session.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
+                blobs = connection.execute(
+                    "SELECT seq, data FROM coll_sample WHERE session_uuid = ? AND kind = 'seconds'", (uuid,)
+                )
+                samples = {blob["seq"]: np.frombuffer(blob["data"], dtype="<f8") for blob in blobs}
+                for cell in connection.execute("SELECT * FROM coll_cell WHERE session_uuid = ? ORDER BY seq", (uuid,)):
+                    session.cells.append(SampledCell(dict(cell), samples.get(cell["seq"], np.empty(0))))
+    return sorted(found.values(), key=lambda session: (session.columns["started_utc"], session.columns["uuid"]))

@@ -1,0 +1,460 @@
+"""hvdb predict on constructed stores: figures that can be computed by hand, the band, refusals, and the same bytes.
+
+A stand-in simulates (stand_in.py), with a step that is a sum. The last test runs `hvd_bench simulate` itself.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+import fuzzed_stores
+import numpy as np
+
+from harness import FolderTest, call, executable
+from synthetic_store import CollSpec, SessionSpec, make
+
+from hvdb.base.errors import HvdbError
+from hvdb.predict import profile
+from hvdb.predict.cost import World
+from hvdb.predict.fabric import Fabric, algorithm_that_ran
+
+ELEMENTS = 1 << 20
+SIZES = tuple(1 << k for k in range(14, 24))
+PLAN = "0123456789abcdef"
+SECONDS_A_BYTE = 1e-8  # of a step between nodes
+FACTS = {"cpu.model": ("Test CPU", 1), "comm.algorithm": ("auto", 1), "engine.bucket_bytes": ("26214400", 1)}
+FACTS |= {"engine.fusion_threshold_bytes": ("134217728", 1), "engine.cache_capacity": ("1024", 1)}
+REAL = os.environ.get("HVD_BENCH", "hvd_bench")
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+def profile_text(source_run: str = "none", **header: object) -> str:
+    """A profile of version 2: 0.9 s of compute, 0.1 s of update, two gradients of 4 MiB together."""
+    known = {"model": "resnet101", "unit": "images", "units_per_step": 8, "device": "a test", "compute_type": "fp32"}
+    known |= {"source_run": source_run, "backward_end_seconds": 0.9, "update_seconds": 0.1, **header}
+    lines = [f"{key} {value}" for key, value in known.items()]
+    half = ELEMENTS // 2
+    lines += [f"gradient {half} 0.5 0.5 second", f"gradient {half} 0.9 0.9 first"]
+    return "\n".join(["hvd-replay 2", *lines, "end 2", ""])
+
+
+def training(ranks: int = 2, per_node: int = 1 << 20, **changes: Any) -> SessionSpec:
+    """A session of no noise: 1 s alone, 1.02 s among others; its reductions take 0.1 s, half of it beside compute."""
+    columns = {"plan_hash": PLAN, "data_plane": "shm" if per_node >= ranks else "ring over mpi"}
+    usual = {"noise": 0.0, "provenance": FACTS, "columns": columns}
+    return SessionSpec(ranks=ranks, ranks_per_host=per_node, **{**usual, **changes})
+
+
+def collectives(nodes: int, operation: str = "all_reduce", plane: str = "ring over mpi", **changes: Any) -> CollSpec:
+    """Collectives of one rank on each node, that take steps x SECONDS_A_BYTE x bytes of a step."""
+    count = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": nodes, "all_gather": nodes - 1, "barrier": 1}[operation]
+    seconds = count * SECONDS_A_BYTE * SIZES[0] / nodes
+    cell = {"operation": operation, "data_plane": plane, "reduction": "none" if operation == "all_gather" else "sum"}
+    usual = {"ranks": nodes, "sizes": SIZES, "seconds": seconds, "columns": {"nodes": nodes}, "cell": cell}
+    return CollSpec(**{**usual, **changes})
+
+
+class PredictTest(FolderTest):
+    def setUp(self) -> None:
+        super().setUp()
+        python = f'#!/bin/sh\nexec {sys.executable} -B {STAND_IN} "$@"\n'
+        self.enter(HVD_BENCH=str(executable(self.folder / "hvd_bench", python)), STAND_IN_PLAN=PLAN)
+        self.profile, self.json = self.folder / "a.replay", self.folder / "a.json"
+
+    def enter(self, **variables: str) -> None:
+        before = {name: os.environ.get(name) for name in variables}
+
+        def leave() -> None:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+        os.environ.update(variables)
+        self.addCleanup(leave)
+
+    def measure(self, *specs: SessionSpec | CollSpec, exposed: float = 0.05, **header: object) -> None:
+        """Makes the store, and the profile of its first session. exposed: seconds of a step, of every rank."""
+        made = make(self.db, *specs)
+        with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
+            runs = connection.execute(
+                "SELECT run_uuid, rank, count FROM sample WHERE kind = 'reduce_seconds'"
+            ).fetchall()
+            for run, rank, count in runs:
+                data = np.full(count, exposed, dtype="<f8").tobytes()
+                row = (run, rank, "exposed_seconds", count, data)
+                connection.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", row)
+        source = next((uuids["solo"] for uuids in made if "solo" in uuids), "none")
+        self.profile.write_text(profile_text(**{"source_run": source, **header}), encoding="utf-8")
+
+    def predict(self, ranks: object, *words: object, code: int = 0) -> tuple[str, str]:
+        draws = [] if "--draws" in words else ["--draws", 20]
+        line = ["predict", self.db, "--profile", self.profile, "--ranks", ranks, *draws, *words]
+        _, out, err = call(*line, code=code)
+        return out, err
+
+    def document(self, ranks: object, *words: object) -> dict[str, Any]:
+        self.predict(ranks, "--json", self.json, *words)
+        return json.loads(self.json.read_text(encoding="utf-8"))
+
+    def refused(self, code: int, text: str, ranks: object = 2) -> None:
+        out, err = self.predict(ranks, code=code)
+        self.assertEqual(out, "")
+        self.assertEqual(len(err.splitlines()), 1, err)
+        self.assertRegex(err, text)
+
+
+class OneNodeTest(PredictTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.measure(training(), collectives(1, ranks=2, plane="shm", seconds=1e-5))
+
+    def test_the_measured_world_by_hand(self) -> None:
+        # The reductions took 0.1 s, so a message of 4 MiB takes 0.1 s in this training: 1.02 x 1 s + 0.1 s.
+        made = self.document("1,2")
+        alone, two = made["rows"]
+        self.assertEqual(alone["efficiency"], {"low": 1, "middle": 1, "high": 1})
+        self.assertAlmostEqual(alone["step_seconds"]["middle"], 1.0)
+        self.assertAlmostEqual(two["step_seconds"]["middle"], 1.12, 2)
+        self.assertAlmostEqual(two["efficiency"]["middle"], 1 / 1.12, 2)
+        self.assertAlmostEqual(two["parts"]["exposed"], 0.1 / 1.12, 2)
+        self.assertAlmostEqual(two["parts"]["interference"], 0.02 / 1.12, 3)
+        self.assertLess(two["step_seconds"]["low"], two["step_seconds"]["high"])
+        self.assertEqual(two["measured"]["efficiency"], 0.8)
+        self.assertAlmostEqual(two["measured"]["step"], 1.25)
+
+    def test_the_table_says_what_it_is(self) -> None:
+        out, _ = self.predict("1,2")
+        lines = out.splitlines()
+        self.assertEqual(
+            lines[0],
+            "PREDICTED, not measured: resnet101, fp32, 8 images a step, static; from training on 1 node with 2 ranks "
+            "each",
+        )
+        self.assertRegex(lines[4], r"^ +2 +1 +11[12]\d\.\d \[.*\] +89\.\d \[.*\] +80\.0 ")
+        self.assertIn("measured  interference 1.02: 1 session on 1 node", lines)
+        self.assertRegex(out, r"\nassumed   noise of several nodes")
+        self.assertRegex(
+            out, r"\nmeasured  reductions beside compute 39\.06: 1 session, over the same collectives alone"
+        )
+
+    def test_the_document(self) -> None:
+        made = self.document("2", "--seed", 7)
+        fields = "format version predicted confidence seed draws steps profile device schedule options ranks_per_node "
+        fields += "inputs sessions collectives rows labels notes narrower"
+        self.assertEqual(list(made), fields.split())
+        self.assertEqual((made["format"], made["version"], made["seed"]), ("hvdb-prediction", 1, 7))
+        self.assertEqual(made["options"], ["--schedule", "static", "--bucket-mb", "25"])
+        self.assertEqual([Path(entry["file"]).name for entry in made["inputs"]], ["a.replay", "a.db"])
+        self.assertTrue(all(len(entry["sha256"]) == 64 for entry in made["inputs"]))
+        fields = ["ranks", "nodes", "step_seconds", "efficiency", "parts", "measured", "warnings"]
+        self.assertEqual(list(made["rows"][0]), fields)
+        self.assertEqual({label["kind"] for label in made["labels"]}, {"measured", "assumed"})
+        self.assertEqual(set(made["narrower"]), {"collectives", "compute", "overlap", "steps"})
+
+    def test_same_inputs_and_seed_same_bytes(self) -> None:
+        texts = []
+        for seed in (1, 1, 2):
+            self.predict("2", "--seed", seed, "--json", self.json)
+            texts.append(self.json.read_bytes())
+        self.assertEqual(texts[0], texts[1])
+        self.assertNotEqual(texts[0], texts[2].replace(b'"seed": 2', b'"seed": 1'))
+
+    def test_nothing_is_written_into_the_store(self) -> None:
+        before = self.db.read_bytes()
+        self.predict("2", "--json", self.json)
+        self.assertEqual(self.db.read_bytes(), before)
+        _, err = self.predict("2", "--json", self.db, code=2)
+        self.assertIn("named twice", err)
+
+    def test_several_nodes_are_not_predicted_from_one(self) -> None:
+        self.refused(3, "4 ranks are 2 nodes, and these stores hold collectives of one node only", "1..8")
+
+    def test_a_part_of_a_node_is_not_predicted(self) -> None:
+        self.refused(2, "--ranks: nodes had 2 ranks each, and 3 ranks are no such nodes", 3)
+        self.assertIn("note: not predicted: nodes had 2 ranks each, and 3 ranks", self.predict("2,3")[0])
+
+    def test_ranks_that_are_no_list(self) -> None:
+        for text in ("0", "2..1", "x", "2,,4", "9999999", "-1", ""):
+            with self.subTest(text):
+                _, err = self.predict(f" {text}", code=2)
+                self.assertIn("is not a list such as 2,4,8 or 1..512", err)
+
+    def test_another_plan_of_buckets(self) -> None:
+        self.enter(STAND_IN_PLAN="ffffffffffffffff")
+        self.refused(4, r"the buckets of run \w+ \(plan 0123456789abcdef\) are not those of this profile")
+
+    def test_a_simulation_that_fails(self) -> None:
+        for program, text in (
+            (
+                "#!/bin/sh\necho one >&2\necho hvd_bench: the last line >&2\nexit 2\n",
+                "exit code 2: hvd_bench: the last line",
+            ),
+            (
+                "#!/bin/sh\necho '{\"step\": 1}'\necho '{}'\n",
+                "printed something else than results: 2 lines in place of 1",
+            ),
+            ("#!/bin/sh\necho '{\"step\": -1}'\n", "printed something else than results: step is not a number above 0"),
+        ):
+            with self.subTest(text):
+                executable(self.folder / "hvd_bench", program)
+                self.refused(2, text)
+
+
+class SeveralNodesTest(PredictTest):
+    def test_a_larger_world_by_hand(self) -> None:
+        worlds = (2, 4, 8)
+        self.measure(training(4, per_node=1), *map(collectives, worlds))
+        made = self.document("2..64")
+        self.assertEqual([row["ranks"] for row in made["rows"]], [2, 4, 8, 16, 32, 64])
+        for row in made["rows"]:
+            # In proportion to the bytes that a rank sends: 2 (N - 1) / N of the message. On 4 nodes 0.1 s.
+            true = 1.02 + 0.1 * ((row["ranks"] - 1) / row["ranks"]) / (3 / 4)
+            with self.subTest(row["ranks"]):
+                self.assertAlmostEqual(row["step_seconds"]["middle"], true, 2)
+                self.assertLess(row["step_seconds"]["low"], true)
+                self.assertGreater(row["step_seconds"]["high"], true)
+        widths = [row["step_seconds"]["high"] - row["step_seconds"]["low"] for row in made["rows"]]
+        self.assertGreater(widths[-1], 2 * widths[0])  # the drift beyond the largest measured world
+        self.assertIn("beyond the 8 nodes on which collectives were measured", made["rows"][-1]["warnings"])
+        self.assertIn("the slowest rank lies beyond what 160 recorded steps show", made["rows"][-1]["warnings"])
+        self.assertEqual(made["rows"][1]["measured"]["efficiency"], 0.8)
+        self.assertIsNone(made["rows"][2]["measured"])
+        out, _ = self.predict("64")
+        self.assertRegex(out, r"\nnarrower: results of hvd_bench coll from more worlds, .* points on 64 ranks")
+
+    def test_a_measured_world_needs_no_others(self) -> None:
+        self.measure(training(4, per_node=1), *map(collectives, (2, 4)))
+        self.assertAlmostEqual(self.document("4")["rows"][0]["step_seconds"]["middle"], 1.12, 2)
+        self.refused(3, "measured on 2 numbers of nodes .2, 4., and 3 are needed", 8)
+
+    def test_too_few_sizes(self) -> None:
+        few = [collectives(nodes, sizes=SIZES[:5]) for nodes in (2, 4, 8)]
+        self.measure(training(4, per_node=1), *few)
+        self.refused(3, "'ring' on 2 nodes has 5 sizes, and 6 are needed", 16)
+
+    def test_each_schedule_gets_the_costs_that_it_needs(self) -> None:
+        costs = self.folder / "costs.txt"
+        self.enter(STAND_IN_COSTS=str(costs))
+        others = [collectives(n, "barrier", sizes=(1,), cell={"operation": "barrier", "bytes": 0}) for n in (2, 4, 8)]
+        for operation in ("all_reduce", "reduce_scatter", "all_gather"):
+            others += [collectives(nodes, operation) for nodes in (2, 4, 8)]
+        for schedule, keys, options in (
+            ("static", {"all_reduce"}, "--bucket-mb"),
+            ("sharded", {"reduce_scatter", "all_gather"}, "--bucket-mb"),
+            ("negotiated", {"all_reduce", "cycle", "copy"}, "--fusion-threshold-mb 128 --cache-capacity 1024"),
+        ):
+            with self.subTest(schedule):
+                self.db.unlink(missing_ok=True)
+                columns = {"plan_hash": PLAN, "data_plane": "ring over mpi", "schedule": schedule}
+                self.measure(training(4, per_node=1, columns=columns), *others)
+                made = self.document("16")
+                words = {line.split()[0] for line in costs.read_text().splitlines()}
+                usual = {"all_reduce", "reduce_scatter", "all_gather", "cycle", "copy"}
+                self.assertEqual(words & usual, keys)
+                self.assertIn(options, " ".join(made["options"]))
+
+    def test_sessions_of_other_worlds_and_of_other_options(self) -> None:
+        other = {**FACTS, "engine.bucket_bytes": ("1048576", 1)}
+        sessions = [training(ranks, per_node=1) for ranks in (4, 2)] + [training(4, per_node=1, provenance=other)]
+        self.measure(*sessions, *map(collectives, (2, 4, 8)))
+        made = self.document("2,4")
+        self.assertEqual(len(made["sessions"]), 2)
+        self.assertRegex(" ".join(made["notes"]), "session .* is not used: it differs in engine.bucket_bytes")
+        self.assertTrue(all(row["measured"] for row in made["rows"]))
+
+    def test_sessions_that_found_the_machine_faster_or_slower(self) -> None:
+        slow = training(solo=2.0, none=2.04, full=2.5)
+        self.measure(training(), slow, collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        (row,) = self.document("2")["rows"]
+        self.assertAlmostEqual(row["step_seconds"]["low"], 1.02 + 0.1, 2)
+        self.assertAlmostEqual(row["step_seconds"]["high"], 2.04 + 0.1, 2)
+        self.assertAlmostEqual(row["efficiency"]["low"], 1 / 1.12, 2)
+        self.assertAlmostEqual(row["efficiency"]["high"], 2 / 2.14, 2)
+
+
+class RefusalTest(PredictTest):
+    COLL = collectives(1, ranks=2, plane="shm", seconds=1e-5)
+
+    def test_a_profile_of_something_else(self) -> None:
+        for header in ({"units_per_step": 16}, {"model": "vgg16"}, {"compute_type": "bf16"}):
+            with self.subTest(header):
+                self.db.unlink(missing_ok=True)
+                self.measure(training(), self.COLL, **header)
+                self.refused(2, r"a\.replay: the profile is of .*, but its run \w+ is of resnet101, fp32, 8")
+
+    def test_a_source_run_that_is_not_there(self) -> None:
+        self.measure(training(), self.COLL, source_run="another")
+        self.assertRegex(self.predict(2)[0], r"note: the profile's run another is not in these stores; session \w+ of")
+        self.measure(training(), source_run="another", model="vgg16") if not self.db.exists() else None
+        self.profile.write_text(profile_text("another", model="vgg16"), encoding="utf-8")
+        self.refused(3, "no session with the phases solo, none and full of vgg16, fp32, 8 images a step")
+
+    def test_no_training(self) -> None:
+        self.measure(self.COLL)
+        self.refused(3, "no session with the phases solo, none and full of resnet101")
+
+    def test_no_collectives(self) -> None:
+        self.measure(training())
+        self.refused(3, "hold no results of collectives that are like the reductions of this training")
+
+    def test_other_collectives_are_left_out(self) -> None:
+        others = [{"comm": "loopback"}, {"oversubscribed": 1}, {"warm": 1}, {"status": "incomplete"}]
+        usual = {"ranks": 2, "plane": "shm", "seconds": 1e-5}
+        self.measure(training(), *(collectives(1, columns={"nodes": 1, **other}, **usual) for other in others))
+        self.refused(3, "hold no results of collectives that are like")
+
+    def test_a_wrong_result(self) -> None:
+        cell = {"operation": "all_reduce", "data_plane": "shm", "wrong": 3}
+        self.measure(training(), collectives(1, ranks=2, cell=cell, seconds=1e-5))
+        self.refused(2, "all_reduce of 16384 bytes had 3 wrong elements")
+
+    def test_collectives_of_another_machine(self) -> None:
+        facts = {**FACTS, "cpu.model": ("Other CPU", 1)}
+        self.measure(training(provenance=facts), self.COLL)
+        self.refused(4, "differ .cpu.model: 'Test CPU' and 'Other CPU'.")
+
+    def test_ranks_that_share_processors(self) -> None:
+        facts = {**FACTS, "caution.more_threads_than_cores": ("2 ranks on 1 core", 0)}
+        self.measure(training(provenance=facts), self.COLL)
+        self.refused(2, "had more threads than cores")
+
+    def test_a_short_session(self) -> None:
+        self.measure(training(steps=12), self.COLL)
+        self.refused(3, "has 12 steps of each phase, and 20 are needed")
+
+    def test_what_is_not_modelled(self) -> None:
+        facts = {**FACTS, "comm.crossovers": ("all_reduce: ring", 1)}
+        self.measure(training(provenance=facts), self.COLL)
+        self.refused(2, "used crossovers of its own")
+        self.db.unlink()
+        columns = {"plan_hash": PLAN, "allreduce_type": "bf16", "data_plane": "shm"}
+        self.measure(training(columns=columns), self.COLL)
+        self.refused(3, "rounds messages to bf16 between nodes")
+
+    def test_gpus_were_never_validated(self) -> None:
+        columns = {"plan_hash": PLAN, "device": "cuda", "comm": "nccl", "data_plane": "nccl 2.27.3, memory registered"}
+        there = {"nodes": 1, "device": "cuda", "comm": "nccl"}
+        self.measure(
+            training(columns=columns), collectives(1, ranks=2, plane="nccl 2.27.3", columns=there, seconds=1e-5)
+        )
+        self.assertIn("note: never validated on GPUs", self.predict(2)[0])
+
+
+class HostileStoreTest(PredictTest):
+    def test_damaged_and_hostile_stores_end_in_one_line(self) -> None:
+        base = self.folder / "base.db"
+        self.measure(training(), collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        self.db.rename(base)
+        codes = []
+        for change in (fuzzed_stores.damaged, fuzzed_stores.hostile):
+            for seed in range(30):
+                with self.subTest(change=change.__name__, seed=seed):
+                    change(base, self.db, seed)
+                    words = ("predict", self.db, "--profile", self.profile, "--ranks", "2", "--draws", "20")
+                    code, out, err = call(*words)
+                    codes.append(code)
+                    self.assertIn(code, (0, 2, 3, 4), err)
+                    self.assertNotIn("unexpected", err)
+                    self.assertEqual(len(err.splitlines()), 1 if code else 0, err)
+                    self.assertNotRegex(out + err, r"[^\n\x20-\x7e\u00a1-\U0010ffff]")
+        self.assertGreater(len(set(codes)), 1)
+
+
+class ProfileTest(FolderTest):
+    def test_both_versions(self) -> None:
+        file = self.folder / "a.replay"
+        file.write_text(profile_text("r"), encoding="utf-8")
+        second = profile.read(file)
+        self.assertEqual((second.unit, second.units_per_step, second.elements), ("images", 8, ELEMENTS))
+        text = profile_text("r").replace("replay 2", "replay 1").replace("unit images\nunits_per_step", "batch_size")
+        file.write_text(text.replace("update_", "image_size 224\nforward_seconds 0\nupdate_"), encoding="utf-8")
+        first = profile.read(file)
+        self.assertEqual(first.step, second.step)
+        self.assertEqual((first.unit, first.units_per_step), ("images", 8))
+
+    def test_a_stranger_s_file_is_refused_in_one_line(self) -> None:
+        good = profile_text("r")
+        for old, new, text in (
+            ("hvd-replay 2", "hvd-replay 3", ":1: not a replay profile"),
+            ("end 2\n", "", "'end' is missing"),
+            ("units_per_step 8", "units_per_step 0", "not a whole number from 1"),
+            ("units_per_step 8", "units_per_step 1" + "0" * 5000, "not a whole number from 1"),
+            ("backward_end_seconds 0.9", "backward_end_seconds nan", "not between 0 and 86400"),
+            ("backward_end_seconds 0.9", "backward_end_seconds x", "not a number"),
+            ("update_seconds 0.1", "update_seconds 1e9", "not between 0 and 86400"),
+            ("source_run r\n", "", "'source_run' is missing"),
+            ("model resnet101", "model " + "x" * 70000, "more than 65536 letters"),
+            ("unit images", "model a", "twice"),
+            ("gradient 524288 0.5 0.5 second", "gradient -1 0.5 0.5 second", "not a whole number from 1"),
+        ):
+            with self.subTest(text=text, new=new[:40]):
+                self.assertIn(old, good)
+                file = self.folder / "bad.replay"
+                file.write_text(good.replace(old, new), encoding="utf-8")
+                with self.assertRaisesRegex(HvdbError, text) as caught:
+                    profile.read(file)
+                self.assertLess(len(str(caught.exception)), 400)
+        with self.assertRaisesRegex(HvdbError, "not a file"):
+            profile.read(self.folder)
+
+
+class FabricTest(unittest.TestCase):
+    def test_what_ran(self) -> None:
+        for plane, name in (
+            ("ring over mpi", "ring"),
+            ("hierarchical(shm+doubling) over mpi", "doubling"),
+            ("shm", "shm"),
+            ("mpi's own", "mpi's own"),
+            ("rabenseifner over threads", "rabenseifner"),
+            ("doubling over mpi + ring over mpi", ""),
+            ("something new", ""),
+        ):
+            self.assertEqual(algorithm_that_ran(plane), name, plane)
+
+    def test_what_auto_takes(self) -> None:
+        auto = Fabric("auto", "ring over mpi")
+        small, large = 32 << 10, (32 << 10) + 1
+        for operation, size, world, name in (
+            ("all_reduce", large, World(1, 2), "shm"),
+            ("all_reduce", small, World(3), "doubling"),
+            ("all_reduce", large, World(3, 4), "ring"),
+            ("reduce_scatter", small, World(4), "direct"),
+            ("all_gather", small, World(2, 2), "direct"),
+            ("all_gather", large, World(4), "ring"),
+        ):
+            self.assertEqual(auto.algorithm(operation, size, world), name, (operation, size, world))
+        self.assertEqual(Fabric("ring", "ring over mpi").algorithm("all_reduce", small, World(2)), "ring")
+        self.assertEqual(Fabric("mpi", "mpi's own").algorithm("all_reduce", large, World(2)), "mpi's own")
+        self.assertEqual(Fabric("auto", "nccl 2.27").algorithm("all_reduce", large, World(2)), "nccl")
+
+
+def simulates(program: str) -> bool:
+    """Returns True if `program` has the command simulate."""
+    if not shutil.which(program):
+        return False
+    done = subprocess.run([program, "simulate", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    return "--costs" in done.stdout
+
+
+@unittest.skipUnless(simulates(REAL), "HVD_BENCH names no hvd_bench with the command simulate")
+class RealSimulatorTest(PredictTest):
+    def test_figures_by_hand(self) -> None:
+        # Two buckets of 2 MiB are ready at 0.5 s and 0.9 s, take 0.05 s each beside others that compute 1.02 times as
+        # long. The first one delays the compute by as much as it takes, the second one is exposed.
+        columns = {"plan_hash": "", "data_plane": "shm"}
+        self.measure(training(columns=columns), collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        os.environ["HVD_BENCH"] = REAL
+        (row,) = self.document("2")["rows"]
+        self.assertAlmostEqual(row["step_seconds"]["middle"], 1.12, 2)
+        for part, seconds in (("exposed", 0.05), ("slowed", 0.05), ("stragglers", 0), ("interference", 0.02)):
+            self.assertAlmostEqual(row["parts"][part], seconds / 1.12, 2, part)
+
+
+if __name__ == "__main__":
+    unittest.main()
