@@ -31,6 +31,7 @@ from hvdb.base.errors import HvdbError, TooLittle
 MIN_WORLDS, MIN_SIZES = 3, 6
 # Standard deviation of the drift of h per doubling of the nodes, before any is measured.
 DRIFT = 0.02
+NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
 MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
 
 
@@ -90,8 +91,9 @@ def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a step against its bytes, both ascending, at least one point. Between two points it is a line over the
-    logarithm of the bytes. Below the first point it is flat; above the last one it grows in proportion to the bytes."""
+    """Seconds of a step against its bytes, both ascending, at least one point. Between two points it is a line, which
+    is exact for a latency plus a time per byte. Below the first point it is flat; above the last one it grows in
+    proportion to the bytes."""
 
     bytes: np.ndarray
     seconds: np.ndarray
@@ -99,9 +101,7 @@ class Curve:
     def at(self, step_bytes: float) -> float:
         if step_bytes > self.bytes[-1]:
             return float(self.seconds[-1] * step_bytes / self.bytes[-1])
-        if len(self.bytes) == 1:
-            return float(self.seconds[0])
-        return float(np.interp(math.log(max(step_bytes, 1.0)), np.log(np.maximum(self.bytes, 1.0)), self.seconds))
+        return float(np.interp(step_bytes, self.bytes, self.seconds))
 
     def covers(self, step_bytes: float) -> bool:
         """Returns True if a step of so many bytes was measured, or lies between two that were."""
@@ -124,13 +124,13 @@ def ascending(values: Sequence[float]) -> np.ndarray:
 class Spread:
     """How far the worlds' curves lie apart, as standard deviations of the logarithm of h.
 
-    world: of a whole curve, from `worlds` curves. size: of single points, beyond what moves the whole curve.
-    drift, drift_error: mean and standard deviation of the change per doubling of the nodes.
+    apart: at each point of the common curve, from `worlds` curves and the points within a factor of NEAR. Worlds may
+    agree on large steps, which the wire decides, and not on small ones. drift, drift_error: mean and standard deviation
+    of the change per doubling of the nodes.
     """
 
     worlds: int
-    world: float
-    size: float
+    apart: np.ndarray
     drift: float
     drift_error: float
 
@@ -139,8 +139,7 @@ class Spread:
 class Drawn:
     """One draw of the cost of an operation. own: of each measured world, its curve. common: of all other worlds.
 
-    level: logarithm of the factor of such a world within the measured range. walk: of those beyond it, the sum of the
-    drifts after 0, 1, 2, ... doublings.
+    walk: logarithm of a factor beyond the `largest` number of measured nodes, after 0, 1, 2, ... doublings.
     """
 
     operation: str
@@ -148,7 +147,6 @@ class Drawn:
     own: Mapping[World, Curve]
     common: Curve
     largest: int
-    level: float
     walk: np.ndarray
 
     def seconds(self, world: World, size: float) -> float:
@@ -159,7 +157,7 @@ class Drawn:
         if (mine := self.own.get(world)) and (share == 0 or mine.covers(size * share)):
             return count * mine.at(size * share)
         doublings = max(0.0, math.log2(world.nodes / self.largest))
-        factor = math.exp(self.level + float(np.interp(doublings, np.arange(len(self.walk)), self.walk)))
+        factor = math.exp(float(np.interp(doublings, np.arange(len(self.walk)), self.walk)))
         return count * factor * self.common.at(size * share)
 
 
@@ -200,7 +198,7 @@ class Cost:
     def middle(self) -> Drawn:
         """Returns the cost from the medians of all samples, without any error of the form."""
         still = np.arange(MAX_DOUBLINGS + 1) * self.spread.drift
-        return Drawn(self.operation, self.algorithm, self._own, self._common, self._largest(), 0.0, still)
+        return Drawn(self.operation, self.algorithm, self._own, self._common, self._largest(), still)
 
     def draw(self, random: np.random.Generator) -> Drawn:
         """Returns a draw: every cell's session and samples are resampled, and the error of the form is drawn."""
@@ -210,13 +208,13 @@ class Cost:
         }
         common, _ = _pool(own)
         spread = self.spread
-        # The mean over few worlds is uncertain, too, and so is their spread: Student's t with worlds - 1 degrees.
-        level = spread.world * math.sqrt(1 + 1 / spread.worlds) * random.standard_t(spread.worlds - 1)
-        noise = np.exp(spread.size * random.standard_normal(len(common.bytes)))
-        common = Curve(common.bytes, ascending(common.seconds * noise))
+        # A world that was not measured lies anywhere among those that were, at all sizes alike. The mean over few
+        # worlds is uncertain, too, and so is their spread: Student's t with worlds - 1 degrees of freedom.
+        aside = math.sqrt(1 + 1 / spread.worlds) * random.standard_t(spread.worlds - 1)
+        common = Curve(common.bytes, ascending(common.seconds * np.exp(aside * spread.apart)))
         drifts = random.normal(spread.drift, spread.drift_error, MAX_DOUBLINGS)
         walk = np.concatenate([[0.0], np.cumsum(drifts)])
-        return Drawn(self.operation, self.algorithm, own, common, self._largest(), level, walk)
+        return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk)
 
     def _largest(self) -> int:
         return max(world.nodes for world in self.cells)
@@ -243,21 +241,25 @@ def _pool(curves: Mapping[World, Curve]) -> tuple[Curve, Spread]:
             if curves[world].covers(size):
                 logs[row, column] = math.log(curves[world].at(size))
     common = np.nanmean(logs, axis=0)
-    apart = logs - common
-    shared = np.sum(~np.isnan(logs), axis=0) > 1  # at other sizes a world is compared with itself
-    if not shared.any():
+    from_common = logs - common
+    freedom = np.sum(~np.isnan(logs), axis=0) - 1  # 0: the only world of this size is compared with itself
+    if not freedom.any():
         raise TooLittle("no two worlds have steps of equal bytes: measure the same sizes on all of them")
-    means = np.array([np.nanmean(row[shared]) if not np.isnan(row[shared]).all() else 0.0 for row in apart])
-    rest = (apart - means[:, None])[:, shared]
-    many = int(np.sum(~np.isnan(rest)))
-    freedom = max(1, many - int(shared.sum()) - (len(worlds) - 1))
-    size = math.sqrt(float(np.nansum(rest**2)) / freedom)
-    world = float(np.std(means, ddof=1)) if len(worlds) > 1 else 0.0
-    drift, error = _drift(worlds, means, world)
-    return Curve(grid, ascending(np.exp(common))), Spread(len(worlds), world, size, drift, error)
+    places = np.log2(np.maximum(grid, 1.0))
+    squares = np.nansum(from_common**2, axis=0)
+    apart = np.empty(len(grid))
+    for column, place in enumerate(places):
+        near = np.abs(places - place) <= math.log2(NEAR)
+        if not freedom[near].any():
+            near = np.full(len(grid), True)
+        apart[column] = math.sqrt(squares[near].sum() / freedom[near].sum())
+    weights = np.where(freedom > 0, 1 / (apart**2 + DRIFT**2), 0.0)  # of the sizes, in the mean of a whole curve
+    known = ~np.isnan(from_common) * weights
+    means = np.nansum(from_common * weights, axis=1) / np.maximum(known.sum(axis=1), np.finfo(float).tiny)
+    return Curve(grid, ascending(np.exp(common))), Spread(len(worlds), apart, *_drift(worlds, means))
 
 
-def _drift(worlds: Sequence[World], means: np.ndarray, spread: float) -> tuple[float, float]:
+def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     """Returns mean and standard deviation of the change of log h per doubling of the nodes.
 
     The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it.
@@ -268,7 +270,7 @@ def _drift(worlds: Sequence[World], means: np.ndarray, spread: float) -> tuple[f
     if wide == 0:
         return 0.0, DRIFT
     slope = float(np.sum(doublings * means)) / wide
-    trust = DRIFT**2 / (DRIFT**2 + spread**2 / wide)
+    trust = DRIFT**2 / (DRIFT**2 + float(np.var(means, ddof=1)) / wide)
     return trust * slope, DRIFT
 
 
