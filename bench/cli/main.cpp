@@ -31,7 +31,7 @@ Environment process_environment() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::size_t equals = text.find('=');
-    if (equals == std::string_view::npos) continue;
+    if (equals == std::string_view::npos || equals == 0) continue;  // not a variable with a name
     environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return environment;

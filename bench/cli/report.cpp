@@ -51,9 +51,8 @@ std::string interval_text(const Estimate& estimate) {
 
 std::string phase_table(const SessionResult& result) {
   bool few = false;
-  std::string text =
-      fmt::format("\n{:<24} {:>5} {:>10} {:>21} {:>10} {:>10} {:>6}\n", "", "ranks", result.runs.back().unit + "/s",
-                  "95 % interval", "per rank", "step (ms)", "steps");
+  std::string text = fmt::format("\n{:<24} {:>5} {:>10} {:>21} {:>10} {:>10} {:>6}\n", "", "ranks",
+                                 result.runs.back().unit + "/s", "95 % interval", "per rank", "step (ms)", "steps");
   for (const RunRecord& run : result.runs) {
     if (!run.images_per_second || !run.step_seconds) {
       text += fmt::format("{:<24} {:>5}   not measured\n", phase_name(run), run.world_size);
@@ -195,10 +194,10 @@ std::string plan_text(const Options& options, const Setup& setup, const std::str
   if (setup.unit() != models::kImages) work = fmt::format("{} {} a step per rank", model.batch_size, setup.unit());
   if (options.fit) work += " or fewer (--fit)";
   if (model.image_size != 0) work += fmt::format(", images {} x {}", model.image_size, model.image_size);
-  std::string text = fmt::format("{}\n  {:<10} {}{}, {}, {} on {}\n", version_text(),
-                                 setup.replay ? "replaying" : "training", printable(model.model),
-                                 model.auxiliary_head ? " with its auxiliary head" : "", work, setup.compute_name(),
-                                 setup.device_name());
+  std::string text =
+      fmt::format("{}\n  {:<10} {}{}, {}, {} on {}\n", version_text(), setup.replay ? "replaying" : "training",
+                  printable(model.model), model.auxiliary_head ? " with its auxiliary head" : "", work,
+                  setup.compute_name(), setup.device_name());
   text += plan_of_measurement(options);
   text += fmt::format("  stored in  {}\n", options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file));
   if (!partial.empty()) text += fmt::format("  until then {}\n", printable(partial));

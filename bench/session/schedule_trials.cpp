@@ -205,7 +205,7 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
     progress({.stage = "trying schedules",
               .phase = {},
               .steps = static_cast<std::int64_t>(trainer.steps_done()),
-          .images_per_second = images / step_seconds,
+              .images_per_second = images / step_seconds,
               .interval = 0,
               .seconds_left = seconds_left,
               .unit = std::string(parts.unit())});

@@ -207,6 +207,10 @@ class Output(ProgramTest):
         document = json.loads(run(*words[:-2], "--json").ended_with(0).out)
         self.assertEqual([r["unit"] for r in document["runs"]], ["sequences"])
 
+    def test_an_entry_of_the_environment_without_a_name_is_ignored(self) -> None:
+        result = execute([PROGRAM, "--version"], {"": "x"}).ended_with(0)
+        self.assertEqual(result.err, "")
+
     def test_quiet(self) -> None:
         result = run(*TINY, "--quiet").ended_with(0)
         self.assertRegex(result.out, r"\Atotal images/sec: \d+\.\d\d\n\Z")

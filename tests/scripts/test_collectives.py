@@ -184,6 +184,24 @@ class ReadTest(FilesTest):
                 self.read(bad)
             self.assertNotIn("\x1b", str(seen.exception))
 
+    def test_output_of_other_programs_has_the_same_panels(self) -> None:
+        table = self.folder / "nccl.txt"
+        rank = "#  Rank  {0} Group  0 Pid 1{0} on host{0} device  0 [0x8d] NVIDIA H100\n"
+        half = "  time algbw busbw #wrong"
+        columns = f"# size count type redop root {half} {half}\n"
+        row = "1024 256 float sum -1  20.0 0.05 0.05 0  19.0 0.05 0.05 0\n"
+        table.write_text(
+            "# Collective test starting: all_reduce_perf\n" + rank.format(0) + rank.format(1) + columns + row
+        )
+        osu = self.folder / "osu.txt"
+        osu.write_text("# OSU MPI Allreduce Latency Test v7.4\n# Size  Avg Latency(us)\n1024  21.5\n")
+        with self.assertRaisesRegex(HvdbError, "osu.txt: does not say on how many ranks .* --ranks"):
+            coll_results.read([table, osu])
+        made = coll_results.read([table, osu], ranks=2)
+        place = Panel("all_reduce", "float", "sum", "out of place", 2)
+        self.assertEqual([s.name for s in made.series if s.panel == place], ["nccl-tests", "OSU micro-benchmarks"])
+        self.assertEqual([s.points[0].time for s in made.series], [20.0, 19.0, 21.5])
+
     def test_no_json(self) -> None:
         for text in ("", "[]", "{", "[" * 100_000, '{"results": 1, "results": 2}'):
             with self.subTest(text[:20]), self.assertRaises(HvdbError):

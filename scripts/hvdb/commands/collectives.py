@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvdb.base import printable
 from hvdb.base.errors import EXIT_GOOD, HvdbError
-from hvdb.commands import add_figures, add_several, draw, new_parser
+from hvdb.commands import add_figures, add_several, draw, new_parser, number
 from hvdb.read import coll_results
 from hvdb.read.coll_results import Source
 from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
@@ -33,7 +33,14 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="store of 'hvd_bench coll --db', or JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives'",
+        help="store of 'hvd_bench coll --db', JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives', or "
+        "output of nccl-tests (table or JSON) or of an OSU micro-benchmark",
+    )
+    made.add_argument(
+        "--ranks",
+        type=number(lambda n: 1 <= n <= 1 << 20, "{} is no number of ranks", int),
+        metavar="N",
+        help="ranks of tables that do not say on how many they were measured",
     )
     start = "read only this launch from stores (start of its UUID)"
     add_several(made, "--session", start, metavar="ID")
@@ -61,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Draws the figures and prints their paths; returns the exit code."""
     from hvdb.show import plot_coll  # matplotlib is slow to import
 
-    results = coll_results.read(arguments.files, arguments.session or ())
+    results = coll_results.read(arguments.files, arguments.session or (), arguments.ranks)
     for line in results.left_out:
         printable.say(f"left out: {line}", sys.stderr)
     wanted = [

@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--a", default="", metavar="SIDE", help="the side to compare with (default: the installed one)")
     made.add_argument("--b", required=True, metavar="SIDE", help="the side that may be slower")
     made.add_argument("--db", type=Path, required=True, help="store that keeps the pairs")
-    work = "work of both sides: options of hvd_bench, by default none"
+    work = "work of both sides: options of hvd_bench, by default one cell without options"
     add_several(made, "--cell", work, metavar="[NAME=]OPTIONS")
     made.add_argument("--launch", default="", metavar="WORDS", help="launcher of every run, such as 'mpirun -n 2'")
     made.add_argument("--pairs", type=_pairs, default=DEFAULT_PAIRS, help=f"pairs at most (default: {DEFAULT_PAIRS})")

@@ -235,9 +235,10 @@ def _options(run: Run) -> list[str]:
     """Returns the options of the schedule, as `hvd_bench simulate` takes them."""
 
     def fact(key: str) -> str:
-        if not run.fact(key).isdigit():
+        text = run.fact(key)
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise HvdbError(f"run {run.short_id} does not say its {key}; measure it again with this version")
-        return run.fact(key)
+        return text
 
     words = ["--schedule", run.schedule]
     if run.schedule == "negotiated":

@@ -1,5 +1,5 @@
-"""Reads results of collective operations from stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
-`scripts/maintain/peers collectives --json`.
+"""Reads results of collective operations from stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J`, JSON of
+`scripts/maintain/peers collectives --json`, and what nccl-tests and the OSU micro-benchmarks print.
 
 The files may come from a stranger. This module checks every field that it uses, and ignores all other fields.
 """
@@ -13,10 +13,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hvdb.base import strict_json
 from hvdb.base.errors import HvdbError
 from hvdb.base.strict_json import Malformed
-from hvdb.read import store, untrusted
+from hvdb.read import imported_collectives, store, untrusted
 from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
 
 PLACES = {"out_of_place": "out of place", "in_place": "in place"}
@@ -317,9 +319,28 @@ def _peer_rows(document: dict[str, Any], gathered: _Gathered) -> None:
             gathered.add(panel, curve, point)
 
 
-def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
+def _foreign(file: Path, ranks: int | None, into: Read) -> None:
+    """Adds the rows of another program to `into`. ranks: for tables that do not say on how many they were measured."""
+    found = imported_collectives.read(file)
+    ranks = found.ranks or ranks
+    if ranks is None:
+        raise HvdbError(f"{file}: does not say on how many ranks it was measured; say it with --ranks")
+    gathered = _Gathered(into, Source(file))
+    for row in found.rows:
+        place = PLACES["in_place" if row.in_place else "out_of_place"]
+        panel = Panel(row.operation, row.type, row.reduction, place, ranks)
+        if gathered.has(panel, found.program, row.size):
+            gathered.leave_out(panel, row.size, "occurs twice")
+        elif row.operation == "barrier":
+            gathered.leave_out(panel, row.size, "has no size, so it cannot be drawn")
+        else:
+            gathered.add(panel, found.program, Point(row.size, 1e6 * float(np.median(row.seconds))))
+
+
+def read(files: Sequence[Path], sessions: Sequence[str] = (), ranks: int | None = None) -> Read:
     """Returns all series of the files. sessions: starts of the UUIDs of the sessions to read; empty: all sessions.
 
+    ranks: of files of other programs that do not say on how many ranks they were measured.
     Errors: HvdbError, which names the file and the fault; OSError.
     """
     made = Read()
@@ -332,8 +353,12 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
                 content = opened.read(MAX_FILE_BYTES + 1)
             if len(content) > MAX_FILE_BYTES:
                 raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
-            document = strict_json.load(content.decode("utf-8", errors="replace"), MAX_FILE_BYTES)
-            if "results" in document:
+            text = content.decode("utf-8", errors="replace")
+            document = strict_json.load(text, MAX_FILE_BYTES) if text.lstrip().startswith("{") else {}
+            config = document.get("config")
+            if not document or (isinstance(config, dict) and "ranks" not in config):  # nccl-tests names devices only
+                _foreign(file, ranks, made)
+            elif "results" in document:
                 _own_rows(document, _Gathered(made, Source(file)))
             elif "plan" in document:
                 _peer_rows(document, _Gathered(made, Source(file)))

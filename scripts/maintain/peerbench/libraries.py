@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -67,7 +68,9 @@ def find(name: str, engine: Path) -> Library:
         asked = ["git", "describe", "--always", "--dirty"] if name in OURS else [mpirun, "--version"]
         if not mpirun:
             raise FileNotFoundError("there is no mpirun")
-        said = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=ROOT).stdout
+        said = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            said = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=ROOT, timeout=30).stdout
         version = (said.splitlines() or ["unknown"])[0][:100]
         if name in OURS:
             return Library(version, mpirun, OPEN_MPI, engine, [str(engine), OURS[name]])
