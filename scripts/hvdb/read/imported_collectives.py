@@ -198,7 +198,7 @@ def _nccl_table(lines: list[str], heading: int) -> Imported:
     if "cputime" in columns:
         raise Malformed("the table has CPU times (-C), which are not the time of the collective")
     places = [index for index, name in enumerate(columns) if name == "time"]
-    if columns[:4] != ["size", "count", "type", "redop"] or len(places) != 2:
+    if columns[:4] != ["size", "count", "type", "redop"] or len(places) != 2 or len(columns) < places[-1] + 4:
         raise Malformed(f"line {heading} does not name the columns of nccl-tests")
     hosts: dict[int, str] = {}
     operation = ""
@@ -247,7 +247,10 @@ def _by_its_rates(fields: list[str], start: int, ranks: int) -> str:
     if fields[3] not in REDUCTIONS[:-1] or ranks < 3:
         raise Malformed("the table does not name its test ('# Collective test starting: ...')")
     factor = 2 * (ranks - 1) / ranks
-    algorithm, bus = float(fields[start + 1]), float(fields[start + 2])
+    try:
+        algorithm, bus = float(fields[start + 1]), float(fields[start + 2])
+    except ValueError as error:
+        raise Malformed("a bandwidth is not a number") from error
     if algorithm >= 0.5 and abs(bus / algorithm - factor) > 0.05 * factor:
         raise Malformed("the table does not name its test, and its rates are not those of an all-reduce")
     return "all_reduce"

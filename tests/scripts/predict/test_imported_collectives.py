@@ -119,6 +119,8 @@ class Files(unittest.TestCase):
             ("redop is none of", TABLE.replace("   sum ", "   mul ")),
             ("size is not", TABLE.replace("     1048576 ", "9" * 30 + " ")),
             ("list of ranks has a gap", TABLE.replace("Rank  1 ", "Rank  7 ")),
+            ("does not name the columns", TABLE.replace(COLUMNS, "# size count type redop algbw time time\n")),
+            ("a bandwidth is not a number", OLD.replace("10.49 ", "  x.y ")),
             ("CPU times", TABLE.replace("    time   algbw", " cputime   algbw")),
             ("the test is none of", TABLE.replace("all_reduce_perf", "hypercube_perf")),
             ("does not name its test", OLD.replace("   sum ", "  none ")),
