@@ -274,7 +274,12 @@ class _Collector:
                 raise lockless.unfinished(self._output) from error
             raise store.fault(self._output, error) from error
         state = store.state(self._output)
-        store.check(self._connection, self._output, "present")
+        self._connection.execute("BEGIN")  # the check sees one state of the output
+        try:
+            store.check(self._connection, self._output, "present")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         self.output_checked = state
         self._places.append(Place("present", lambda _: str(self._output)))
 
