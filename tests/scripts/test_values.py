@@ -308,6 +308,28 @@ class ValuesTest(Stores):
             _, _, err = call("efficiency", self.bad, code=2)
         self.assertIn("bad.db: cannot be checked: no space for a temporary file", err)
 
+    def test_a_limit_on_temporary_files_is_not_the_stores_fault(self) -> None:
+        """A quota, or a limit on the size of files, is another error than a full disk."""
+        facts = "SELECT uuid, 'fact' || i, hex(zeroblob(2000)), 0 FROM run, n"
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000)"
+        self.change(f"{numbers} INSERT INTO provenance {facts}")
+        limited = 'trap "" XFSZ && ulimit -f 1024 && exec "$@"'  # 1 MiB
+        for words in (("efficiency", self.bad), ("merge", "-o", self.out, self.bad)):
+            done = execute("bash", "-c", limited, "-", SCRIPTS / words[0], *words[1:], code=2)
+            self.assertIn("bad.db: cannot be checked: no space for a temporary file (disk I/O error)", done.stderr)
+        self.change()
+        for text, name, message in (
+            ("unable to open database file", "SQLITE_CANTOPEN", "cannot be checked: no space for a temporary file"),
+            ("disk I/O error", "SQLITE_IOERR_CORRUPTFS", "damaged: disk I/O error"),  # of the store itself
+        ):
+            error = sqlite3.OperationalError(text)
+            error.sqlite_errorname = name
+            with (
+                unittest.mock.patch.object(values, "fault", side_effect=error),
+                self.assertRaisesRegex(StoreError, message),
+            ):
+                runs.load([self.bad])
+
 
 class SchemaTest(Stores):
     def test_what_would_run_an_expression_of_the_file(self) -> None:

@@ -131,7 +131,8 @@ def merge(
 
     skip_damaged: leave out and report inputs that cannot be read. Without it, such an input is an error.
     step: called with (bytes done, total bytes) after each file.
-    Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output.
+    Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output, and a
+    temporary file with the checked rows of one store, without blobs, in the folder that SQLITE_TMPDIR names.
     Errors: StoreError if a store is unreadable, damaged, of an unknown schema, not writable or locked; NotComparable
     if two stores have different contents for one UUID. After an error the output is unchanged.
     """
