@@ -364,7 +364,20 @@ class SchemaTest(Stores):
             with self.subTest(table):
                 self.change("UPDATE sqlite_schema SET sql = replace(sql, ?1, ?2)", values=words)
                 self.change("REINDEX", change, afresh=False)
-                self.refused(f"its table '{table}' compares text by a collation of its own")
+                self.refused(f"its table '{table}' has a COLLATE clause, which no store of hvd_bench has")
+
+    def test_conflicts_that_the_file_settles(self) -> None:
+        """SQLite would ignore runs without a loss that merge adds to the file, without an error."""
+        words = ("final_loss      REAL", "final_loss REAL NOT NULL on/**/conflict ignore")
+        self.change("UPDATE sqlite_schema SET sql = replace(sql, ?1, ?2)", values=words)
+        message = "its table 'run' has a CONFLICT clause, which no store of hvd_bench has"
+        self.refused(message)
+        with self.assertRaisesRegex(StoreError, message):
+            merge.merge(self.bad, [self.good])
+
+    def test_our_schemas_have_no_clause_that_is_refused(self) -> None:
+        for file in untrusted.SCHEMAS.values():
+            self.assertIsNone(untrusted.FOREIGN_CLAUSE.search(file.read_text(encoding="utf-8")))
 
     def test_an_endless_check_is_not_evaluated(self) -> None:
         slow = "CHECK (''x'' NOT LIKE hex(zeroblob(100000000)))"
