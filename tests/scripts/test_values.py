@@ -15,7 +15,7 @@ import numpy as np
 from limits import HANG
 
 from harness import SCRIPTS, FolderTest, call, execute
-from synthetic_store import SessionSpec, add_session, make, operation
+from synthetic_store import CollSpec, SessionSpec, add_coll, add_session, make, operation
 
 from hvdb.base.errors import StoreError
 from hvdb.read import merge, runs, untrusted, values
@@ -96,6 +96,21 @@ class GrowingStoreTest(Stores):
                 {kind: samples.highest for kind, samples in run.samples.items()},
                 {kind: samples.highest for kind, samples in same.samples.items()},
             )
+
+    def test_collectives_are_not_read_again(self) -> None:
+        """Nobody reads them from a growing store, and there may be many."""
+        connection = sqlite3.connect(self.bad)
+        with connection:
+            add_coll(connection, CollSpec(), np.random.default_rng(3))
+        connection.close()
+        self.grow()
+        with (
+            unittest.mock.patch.object(values, "_copy", wraps=values._copy) as copied,
+            unittest.mock.patch.object(values, "_packed", wraps=values._packed) as packed,
+        ):
+            self.assertEqual(len(self.store.load()), 6)
+        self.assertEqual([call.args[2] for call in copied.call_args_list], list(untrusted.tables(1)))
+        self.assertEqual([call.args[0] for call in packed.call_args_list], ["sample"])
 
     def test_a_run_that_was_running_is_read_again(self) -> None:
         self.grow("UPDATE run SET status = 'running' WHERE rowid = 6")

@@ -160,7 +160,9 @@ def check(
 
     database: the name in `connection` of the file `path`. All readers and the merge call this function, so all of them
     refuse the same files. thorough=False: checks only the tables, which takes milliseconds for a store of any size and
-    does not need numpy. known: runs that were checked before, so that the time grows with the number of new runs.
+    does not need numpy. known: runs that were checked before, so that the time grows with the number of new runs. With
+    them the caller may read only new runs: sessions of collectives are not checked, and integrity_check is skipped,
+    which is harmless, because every value of a new run is checked and SQLite itself reports pages that it cannot read.
     Names of tables without a database then mean copies of the rows that were checked, without those of known runs.
     """
     seen = state(path)  # None if the job that wrote the file has just renamed it

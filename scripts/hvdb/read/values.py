@@ -50,12 +50,13 @@ _CONTRADICTIONS = {
 def fault(connection: sqlite3.Connection, database: str = "main", known: Collection[str] = ()) -> str | None:
     """Returns a printable text about the first invalid value of an opened or attached store; None if all are valid.
 
-    known: runs that are neither checked nor copied. Leaves the checked rows of all other runs in TEMP tables, which
-    queries without the name of a database then read. The tables with blobs have no copy, so queries read the file.
+    known: runs that are neither checked nor copied; if there are any, sessions of collectives are not checked either.
+    Leaves the checked rows in TEMP tables, which queries without the name of a database then read. The tables with
+    blobs have no copy, so queries read the file.
     Call this after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
     untrusted.make_temporary_tables(connection, untrusted.version_of(connection, database))
-    records = untrusted.records(connection, database)
+    records = (RUN,) if known else untrusted.records(connection, database)
     parts = {"session": "1"}
     for record in records:
         parts[record.table] = "uuid NOT IN (SELECT value FROM json_each(:known))"
