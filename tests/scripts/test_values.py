@@ -235,6 +235,10 @@ class ValuesTest(Stores):
                     self.change(f"UPDATE {place} = {text}")
                     self.refused(f"damaged: .*{message}")
 
+    def test_text_that_is_none_before_a_value_that_is_wrong(self) -> None:
+        self.change(f"UPDATE run SET model = {NOT_TEXT} WHERE rowid = 1", "UPDATE run SET nodes = -1 WHERE rowid = 3")
+        self.refused("damaged: table 'run' holds text that is not UTF-8;")
+
     def test_an_interval_has_two_ends(self) -> None:
         for end in ("low", "high"):
             with self.subTest(end):

@@ -104,12 +104,26 @@ def _copy(
     select = f"SELECT {shown} FROM {database}.{table} WHERE {where}"
     try:
         connection.execute(f"{insert} {select}", parameters)
-    except sqlite3.IntegrityError:  # inserts the rows one by one, to find the row that fails
+    except sqlite3.IntegrityError:
+        return _first_broken(connection, table, select, parameters, insert)
+    return None
+
+
+def _first_broken(
+    connection: sqlite3.Connection, table: str, select: str, parameters: dict[str, str], insert: str
+) -> str | None:
+    """Inserts the rows of `select` one by one. Returns a fault for the first row that breaks a rule."""
+    columns = untrusted.columns()[table]
+    try:
         for row in connection.execute(select, parameters):
             try:
                 connection.execute(f"{insert} VALUES ({', '.join('?' * len(columns))})", tuple(row))
             except sqlite3.IntegrityError as error:
                 return _broken(table, dict(zip(columns, row, strict=True)), error)
+    except sqlite3.OperationalError as error:
+        if "Could not decode" not in str(error):
+            raise
+        return f"table '{table}' holds text that is not UTF-8"
     return None
 
 
