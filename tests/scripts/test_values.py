@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -153,6 +154,16 @@ class ValuesTest(Stores):
             ruled = {column for column in numbers if re.search(rf"^  {column} [^\n]*CHECK \({column}\b", body, re.M)}
             self.assertEqual(numbers - ruled, free.get(table, set()), table)
 
+    def test_the_copies_have_lengths_in_place_of_blobs(self) -> None:
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            untrusted.make_temporary_tables(connection, max(untrusted.SCHEMAS))
+            tables = "\n".join(
+                row[0] for row in connection.execute("SELECT sql FROM sqlite_temp_schema WHERE sql > ''")
+            )
+        self.assertIn("CHECK (data = 8 * count)", tables)
+        self.assertNotIn("length(data)", tables)
+        self.assertNotIn("BLOB", tables)
+
     def test_numbers_that_cannot_be_true(self) -> None:
         cases = {
             "run SET world_size = -2": "table 'run', row [0-9a-f-]{36}: .*world_size BETWEEN .* .world_size -2",
@@ -174,7 +185,7 @@ class ValuesTest(Stores):
             "operation SET seconds = -1": "seconds -1.0",
             "operation SET flops = 9e999": "flops inf",
             "sample SET count = -1 WHERE rank = 1": "count -1",
-            "sample SET count = 4 WHERE rank = 1": "data = 8 [*] count .count 4, data 40",
+            "sample SET count = 4 WHERE rank = 1": ": length.data. = 8 [*] count .count 4, length.data. 40.;",
         }
         for change, message in cases.items():
             with self.subTest(change):

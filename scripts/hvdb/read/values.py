@@ -130,10 +130,13 @@ def _first_broken(
 def _broken(table: str, row: dict[str, object], error: sqlite3.IntegrityError) -> str:
     """Returns a text with the table, the key of the row, the rule that SQLite names, and the row's values for it."""
     rule = re.sub("cannot store .* column", "another type than column", " ".join(str(error).split()))
+    if table in untrusted.BLOB_TABLES:  # the copy of `data` is the length
+        row = {"length(data)" if column == "data" else column: value for column, value in row.items()}
+        rule = re.sub(r"(?<!\.)\bdata\b", "length(data)", rule)
     shown = ", ".join(
         f"{column} {untrusted.printable(str(value), 40)}"
         for column, value in row.items()
-        if re.search(rf"\b{column}\b", rule) and not isinstance(value, bytes)
+        if re.search(rf"(?<!\w){re.escape(column)}(?!\w)", rule) and not isinstance(value, bytes)
     )
     return untrusted.printable(f"{_place(table, row)}: {rule}{f' ({shown})' if shown else ''}", 400)
 
