@@ -96,7 +96,7 @@ class ValuesTest(Stores):
             "coll_cell SET wrong = -1": "wrong -1",
             "coll_cell SET settled = 2": "settled 2",
             "coll_sample SET kind = 'loss'": "kind IN .* .kind loss",
-            "coll_sample SET count = 19": "data = 8 [*] count .count 19",
+            "coll_sample SET count = 19": "length.data. = 8 [*] count .count 19",
             "coll_sample SET seq = 100 WHERE seq = 3": "cell 100: there are samples, and no cell",
         }
         for change, message in cases.items():

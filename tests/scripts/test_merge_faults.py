@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from harness import SCRIPTS, alter, execute
 from synthetic_store import SessionSpec, add_session, make
 
 from hvdb.base.errors import NotComparable, StoreError
-from hvdb.read import merge, runs, store
+from hvdb.read import merge, runs, store, values
 
 
 def all_rows(path: Path) -> list[str]:
@@ -116,6 +117,26 @@ class WhileJobsWriteTest(Folder):
             outcome = merge.merge(self.out, [self.a])
         self.assertEqual((outcome.added, len(outcome.left_out)), (3, 1))
         self.assertRegex(outcome.left_out[0], r"partial: in use .*try again when it has ended")
+
+    def test_a_job_that_publishes_into_the_output_while_it_is_checked(self) -> None:
+        """The check copies table by table, so without a transaction it would see runs without their session."""
+        merge.merge(self.out, [self.a])
+        copy = values._copy
+
+        def published(connection: sqlite3.Connection, database: str, table: str, *rest: object) -> str | None:
+            why = copy(connection, database, table, *rest)
+            if (database, table) == ("present", "session"):
+                with (
+                    contextlib.suppress(sqlite3.OperationalError),  # the check keeps writers out
+                    contextlib.closing(sqlite3.connect(self.out, timeout=0)) as writer,
+                    writer,
+                ):
+                    add_session(writer, SessionSpec(), np.random.default_rng(100))
+            return why
+
+        with unittest.mock.patch.object(values, "_copy", published):
+            self.assertEqual(merge.merge(self.out, [self.b]).added, 3)
+        self.assertEqual(len(runs.load([self.out])), 6)
 
     def test_a_file_that_changes_without_locks_is_refused(self) -> None:
         """The file changes after merge has read it, as on a cluster's file system without locks between nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -15,7 +16,7 @@ import numpy as np
 from limits import HANG
 
 from harness import SCRIPTS, FolderTest, call, execute
-from synthetic_store import SessionSpec, add_session, make, operation
+from synthetic_store import CollSpec, SessionSpec, add_coll, add_session, make, operation
 
 from hvdb.base.errors import StoreError
 from hvdb.read import merge, runs, untrusted, values
@@ -97,6 +98,21 @@ class GrowingStoreTest(Stores):
                 {kind: samples.highest for kind, samples in same.samples.items()},
             )
 
+    def test_collectives_are_not_read_again(self) -> None:
+        """Nobody reads them from a growing store, and there may be many."""
+        connection = sqlite3.connect(self.bad)
+        with connection:
+            add_coll(connection, CollSpec(), np.random.default_rng(3))
+        connection.close()
+        self.grow()
+        with (
+            unittest.mock.patch.object(values, "_copy", wraps=values._copy) as copied,
+            unittest.mock.patch.object(values, "_packed", wraps=values._packed) as packed,
+        ):
+            self.assertEqual(len(self.store.load()), 6)
+        self.assertEqual([call.args[2] for call in copied.call_args_list], list(untrusted.tables(1)))
+        self.assertEqual([call.args[0] for call in packed.call_args_list], ["sample"])
+
     def test_a_run_that_was_running_is_read_again(self) -> None:
         self.grow("UPDATE run SET status = 'running' WHERE rowid = 6")
         self.assertEqual([run.status for run in self.store.load()].count("running"), 1)
@@ -138,6 +154,16 @@ class ValuesTest(Stores):
             ruled = {column for column in numbers if re.search(rf"^  {column} [^\n]*CHECK \({column}\b", body, re.M)}
             self.assertEqual(numbers - ruled, free.get(table, set()), table)
 
+    def test_the_copies_have_lengths_in_place_of_blobs(self) -> None:
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            untrusted.make_temporary_tables(connection, max(untrusted.SCHEMAS))
+            tables = "\n".join(
+                row[0] for row in connection.execute("SELECT sql FROM sqlite_temp_schema WHERE sql > ''")
+            )
+        self.assertIn("CHECK (data = 8 * count)", tables)
+        self.assertNotIn("length(data)", tables)
+        self.assertNotIn("BLOB", tables)
+
     def test_numbers_that_cannot_be_true(self) -> None:
         cases = {
             "run SET world_size = -2": "table 'run', row [0-9a-f-]{36}: .*world_size BETWEEN .* .world_size -2",
@@ -159,7 +185,7 @@ class ValuesTest(Stores):
             "operation SET seconds = -1": "seconds -1.0",
             "operation SET flops = 9e999": "flops inf",
             "sample SET count = -1 WHERE rank = 1": "count -1",
-            "sample SET count = 4 WHERE rank = 1": "data = 8 [*] count .count 4, data 40",
+            "sample SET count = 4 WHERE rank = 1": ": length.data. = 8 [*] count .count 4, length.data. 40.;",
         }
         for change, message in cases.items():
             with self.subTest(change):
@@ -219,6 +245,10 @@ class ValuesTest(Stores):
                 with self.subTest(f"{place} = {text}"):
                     self.change(f"UPDATE {place} = {text}")
                     self.refused(f"damaged: .*{message}")
+
+    def test_text_that_is_none_before_a_value_that_is_wrong(self) -> None:
+        self.change(f"UPDATE run SET model = {NOT_TEXT} WHERE rowid = 1", "UPDATE run SET nodes = -1 WHERE rowid = 3")
+        self.refused("damaged: table 'run' holds text that is not UTF-8;")
 
     def test_an_interval_has_two_ends(self) -> None:
         for end in ("low", "high"):
@@ -308,6 +338,28 @@ class ValuesTest(Stores):
             _, _, err = call("efficiency", self.bad, code=2)
         self.assertIn("bad.db: cannot be checked: no space for a temporary file", err)
 
+    def test_a_limit_on_temporary_files_is_not_the_stores_fault(self) -> None:
+        """A quota, or a limit on the size of files, is another error than a full disk."""
+        facts = "SELECT uuid, 'fact' || i, hex(zeroblob(2000)), 0 FROM run, n"
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000)"
+        self.change(f"{numbers} INSERT INTO provenance {facts}")
+        limited = 'trap "" XFSZ && ulimit -f 1024 && exec "$@"'  # 1 MiB
+        for words in (("efficiency", self.bad), ("merge", "-o", self.out, self.bad)):
+            done = execute("bash", "-c", limited, "-", SCRIPTS / words[0], *words[1:], code=2)
+            self.assertIn("bad.db: cannot be checked: no space for a temporary file (disk I/O error)", done.stderr)
+        self.change()
+        for text, name, message in (
+            ("unable to open database file", "SQLITE_CANTOPEN", "cannot be checked: no space for a temporary file"),
+            ("disk I/O error", "SQLITE_IOERR_CORRUPTFS", "damaged: disk I/O error"),  # of the store itself
+        ):
+            error = sqlite3.OperationalError(text)
+            error.sqlite_errorname = name
+            with (
+                unittest.mock.patch.object(values, "fault", side_effect=error),
+                self.assertRaisesRegex(StoreError, message),
+            ):
+                runs.load([self.bad])
+
 
 class SchemaTest(Stores):
     def test_what_would_run_an_expression_of_the_file(self) -> None:
@@ -342,7 +394,20 @@ class SchemaTest(Stores):
             with self.subTest(table):
                 self.change("UPDATE sqlite_schema SET sql = replace(sql, ?1, ?2)", values=words)
                 self.change("REINDEX", change, afresh=False)
-                self.refused(f"its table '{table}' compares text by a collation of its own")
+                self.refused(f"its table '{table}' has a COLLATE clause, which no store of hvd_bench has")
+
+    def test_conflicts_that_the_file_settles(self) -> None:
+        """SQLite would ignore runs without a loss that merge adds to the file, without an error."""
+        words = ("final_loss      REAL", "final_loss REAL NOT NULL on/**/conflict ignore")
+        self.change("UPDATE sqlite_schema SET sql = replace(sql, ?1, ?2)", values=words)
+        message = "its table 'run' has a CONFLICT clause, which no store of hvd_bench has"
+        self.refused(message)
+        with self.assertRaisesRegex(StoreError, message):
+            merge.merge(self.bad, [self.good])
+
+    def test_our_schemas_have_no_clause_that_is_refused(self) -> None:
+        for file in untrusted.SCHEMAS.values():
+            self.assertIsNone(untrusted.FOREIGN_CLAUSE.search(file.read_text(encoding="utf-8")))
 
     def test_an_endless_check_is_not_evaluated(self) -> None:
         slow = "CHECK (''x'' NOT LIKE hex(zeroblob(100000000)))"

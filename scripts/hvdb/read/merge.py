@@ -131,7 +131,8 @@ def merge(
 
     skip_damaged: leave out and report inputs that cannot be read. Without it, such an input is an error.
     step: called with (bytes done, total bytes) after each file.
-    Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output.
+    Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output, and a
+    temporary file with the checked rows of one store, without blobs, in the folder that SQLITE_TMPDIR names.
     Errors: StoreError if a store is unreadable, damaged, of an unknown schema, not writable or locked; NotComparable
     if two stores have different contents for one UUID. After an error the output is unchanged.
     """
@@ -274,7 +275,12 @@ class _Collector:
                 raise lockless.unfinished(self._output) from error
             raise store.fault(self._output, error) from error
         state = store.state(self._output)
-        store.check(self._connection, self._output, "present")
+        self._connection.execute("BEGIN")  # the check sees one state of the output
+        try:
+            store.check(self._connection, self._output, "present")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         self.output_checked = state
         self._places.append(Place("present", lambda _: str(self._output)))
 

@@ -160,7 +160,9 @@ def check(
 
     database: the name in `connection` of the file `path`. All readers and the merge call this function, so all of them
     refuse the same files. thorough=False: checks only the tables, which takes milliseconds for a store of any size and
-    does not need numpy. known: runs that were checked before, so that the time grows with the number of new runs.
+    does not need numpy. known: runs that were checked before, so that the time grows with the number of new runs. With
+    them the caller may read only new runs: sessions of collectives are not checked, and integrity_check is skipped,
+    which is harmless, because every value of a new run is checked and SQLite itself reports pages that it cannot read.
     Names of tables without a database then mean copies of the rows that were checked, without those of known runs.
     """
     seen = state(path)  # None if the job that wrote the file has just renamed it
@@ -180,7 +182,13 @@ def check(
                 faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
                 if faults != ["ok"]:
                     raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
-            if why := values.fault(connection, database, known):
+            try:
+                why = values.fault(connection, database, known)
+            except sqlite3.OperationalError as error:
+                if _is_of_temporary_file(error):
+                    raise _no_temporary_file(path, error) from error
+                raise
+            if why:
                 raise StoreError(f"{path}: damaged: {why}; leave it out or restore a copy")
     except DAMAGE as error:
         raise fault(path, error) from error
@@ -194,12 +202,27 @@ def fault(path: Path, error: Exception) -> StoreError:
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
     if "disk is full" in text:
-        return StoreError(f"{path}: cannot be checked: no space for a temporary file; free some, or set SQLITE_TMPDIR")
+        return _no_temporary_file(path, error)
     if "unable to open" in text:  # SQLite uses this text also for a damaged schema
         if not os.access(path, os.R_OK):
             return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
         text = "SQLite cannot open it"
     return StoreError(f"{path}: damaged: {text}; leave it out or restore a copy")
+
+
+def _is_of_temporary_file(error: sqlite3.OperationalError) -> bool:
+    """Returns True if values.fault() could not make or write a temporary file. It writes no other files.
+
+    The error of a quota, or of a limit on the size of files, differs from that of a full disk.
+    """
+    name = getattr(error, "sqlite_errorname", None)  # None in versions of Python before 3.11
+    reading = name in ("SQLITE_IOERR_READ", "SQLITE_IOERR_CORRUPTFS")  # probably of the store
+    return "unable to open" in str(error) or ("disk I/O error" in str(error) and not reading)
+
+
+def _no_temporary_file(path: Path, error: Exception) -> StoreError:
+    why = f"no space for a temporary file ({untrusted.in_words(error)}); free some, or set SQLITE_TMPDIR"
+    return StoreError(f"{path}: cannot be checked: {why}")
 
 
 def changed(path: Path) -> InUse:

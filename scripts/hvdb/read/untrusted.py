@@ -69,9 +69,9 @@ LIMITS = {
     "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
     "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
 }
-# The files in SCHEMAS never contain the word "collate", not even in a comment. A schema with this word therefore comes
-# from a stranger.
-COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
+# The files in SCHEMAS never contain these words, not even in a comment. A schema with such a word therefore comes from
+# a stranger.
+FOREIGN_CLAUSE = re.compile(r"\b(collate|conflict)\b", re.IGNORECASE)
 SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
@@ -213,7 +213,8 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
     """Returns how the tables of a file differ from those of schema version `version`; None if they do not differ.
 
     A view, virtual table, trigger, generated column or additional index is a fault, because SQLite would evaluate its
-    expressions. A collation is a fault, because it decides which texts are equal. Errors: DAMAGE.
+    expressions. A collation is a fault, because it decides which texts are equal, and so is ON CONFLICT, because it may
+    drop rows that are added. Errors: DAMAGE.
     """
     known = _layout(version)
     present = set()
@@ -225,8 +226,8 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
         shown = printable(f"{kind} '{name}'")
         if kind != "table" or not page or name not in known:
             return f"holds a {shown}, which schema version {version} does not have"
-        if COLLATION.search(str(sql)):
-            return f"its table '{name}' compares text by a collation of its own"
+        if clause := FOREIGN_CLAUSE.search(str(sql)):
+            return f"its table '{name}' has a {clause[0].upper()} clause, which no store of hvd_bench has"
         present.add(name)
     for table, expected in known.items():
         if table not in present:

@@ -50,12 +50,13 @@ _CONTRADICTIONS = {
 def fault(connection: sqlite3.Connection, database: str = "main", known: Collection[str] = ()) -> str | None:
     """Returns a printable text about the first invalid value of an opened or attached store; None if all are valid.
 
-    known: runs that are neither checked nor copied. Leaves the checked rows of all other runs in TEMP tables, which
-    queries without the name of a database then read. The tables with blobs have no copy, so queries read the file.
+    known: runs that are neither checked nor copied; if there are any, sessions of collectives are not checked either.
+    Leaves the checked rows in TEMP tables, which queries without the name of a database then read. The tables with
+    blobs have no copy, so queries read the file.
     Call this after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
     untrusted.make_temporary_tables(connection, untrusted.version_of(connection, database))
-    records = untrusted.records(connection, database)
+    records = (RUN,) if known else untrusted.records(connection, database)
     parts = {"session": "1"}
     for record in records:
         parts[record.table] = "uuid NOT IN (SELECT value FROM json_each(:known))"
@@ -103,22 +104,39 @@ def _copy(
     select = f"SELECT {shown} FROM {database}.{table} WHERE {where}"
     try:
         connection.execute(f"{insert} {select}", parameters)
-    except sqlite3.IntegrityError:  # inserts the rows one by one, to find the row that fails
+    except sqlite3.IntegrityError:
+        return _first_broken(connection, table, select, parameters, insert)
+    return None
+
+
+def _first_broken(
+    connection: sqlite3.Connection, table: str, select: str, parameters: dict[str, str], insert: str
+) -> str | None:
+    """Inserts the rows of `select` one by one. Returns a fault for the first row that breaks a rule."""
+    columns = untrusted.columns()[table]
+    try:
         for row in connection.execute(select, parameters):
             try:
                 connection.execute(f"{insert} VALUES ({', '.join('?' * len(columns))})", tuple(row))
             except sqlite3.IntegrityError as error:
                 return _broken(table, dict(zip(columns, row, strict=True)), error)
+    except sqlite3.OperationalError as error:
+        if "Could not decode" not in str(error):
+            raise
+        return f"table '{table}' holds text that is not UTF-8"
     return None
 
 
 def _broken(table: str, row: dict[str, object], error: sqlite3.IntegrityError) -> str:
     """Returns a text with the table, the key of the row, the rule that SQLite names, and the row's values for it."""
     rule = re.sub("cannot store .* column", "another type than column", " ".join(str(error).split()))
+    if table in untrusted.BLOB_TABLES:  # the copy of `data` is the length
+        row = {"length(data)" if column == "data" else column: value for column, value in row.items()}
+        rule = re.sub(r"(?<!\.)\bdata\b", "length(data)", rule)
     shown = ", ".join(
         f"{column} {untrusted.printable(str(value), 40)}"
         for column, value in row.items()
-        if re.search(rf"\b{column}\b", rule) and not isinstance(value, bytes)
+        if re.search(rf"(?<!\w){re.escape(column)}(?!\w)", rule) and not isinstance(value, bytes)
     )
     return untrusted.printable(f"{_place(table, row)}: {rule}{f' ({shown})' if shown else ''}", 400)
 
