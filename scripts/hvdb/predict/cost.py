@@ -212,8 +212,8 @@ class Cost:
         # worlds is uncertain, too, and so is their spread: Student's t with worlds - 1 degrees of freedom.
         aside = math.sqrt(1 + 1 / spread.worlds) * random.standard_t(spread.worlds - 1)
         common = Curve(common.bytes, ascending(common.seconds * np.exp(aside * spread.apart)))
-        drifts = random.normal(spread.drift, spread.drift_error, MAX_DOUBLINGS)
-        walk = np.concatenate([[0.0], np.cumsum(drifts)])
+        # The drift is one number that is not known exactly, the same for each doubling.
+        walk = random.normal(spread.drift, spread.drift_error) * np.arange(MAX_DOUBLINGS + 1)
         return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk)
 
     def _largest(self) -> int:
@@ -262,7 +262,8 @@ def _pool(curves: Mapping[World, Curve]) -> tuple[Curve, Spread]:
 def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     """Returns mean and standard deviation of the change of log h per doubling of the nodes.
 
-    The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it.
+    The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it. How
+    far the worlds lie from their own slope tells how much it is worth.
     """
     doublings = np.log2([world.nodes for world in worlds])
     doublings -= doublings.mean()
@@ -270,7 +271,9 @@ def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     if wide == 0:
         return 0.0, DRIFT
     slope = float(np.sum(doublings * means)) / wide
-    trust = DRIFT**2 / (DRIFT**2 + float(np.var(means, ddof=1)) / wide)
+    rest = means - means.mean() - slope * doublings
+    error = float(np.sum(rest**2)) / max(1, len(worlds) - 2) / wide
+    trust = DRIFT**2 / (DRIFT**2 + error)
     return trust * slope, DRIFT
 
 
