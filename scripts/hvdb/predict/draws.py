@@ -12,7 +12,7 @@ import subprocess
 import zlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hvdb.predict.fabric import BARRIER
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
 DRAWS, STEPS = 200, 20
+EXPECTING = 40  # draws of what reductions would take alone
 BAND = (5.0, 50.0, 95.0)  # percentiles
 PARTS = ("exposed", "stragglers", "control", "slowed")
 # Group of inputs that is drawn together -> what makes its part of the band smaller.
@@ -229,16 +230,17 @@ class Predictor:
         return found
 
     def _expected_reductions(self, world: World) -> float | None:
-        """Returns the seconds that the reductions of a step would take alone, by the collectives of `world`; None if
-        these were not measured."""
+        """Returns the mean seconds of the reductions of a step, by the collectives of `world` alone and their jitter;
+        None if these were not measured."""
         try:
             self._require(world)
         except HvdbError:
             return None
         middle = self._middle
-        draw = _Draw(0, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
-        (found,) = self._simulate(world, [draw], frozenset(["steps", "collectives"]))
-        return found["overlapped"] + found["exposed"]
+        one = _Draw(0, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
+        draws = [replace(one, number=number) for number in range(EXPECTING)]
+        found = self._simulate(world, draws, frozenset(["collectives"]))
+        return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
     def _row(self, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]

@@ -43,8 +43,8 @@ class Figures:
     """What a session tells, from all of its samples or from resampled ones.
 
     compute, alone: seconds of a step of a rank among others without reductions, and of a rank alone. slowdown: seconds
-    by which a second of reductions beside it delays compute. reduce: seconds of reductions in a step of the rank that
-    waited least.
+    by which a second of reductions beside it delays compute. reduce: mean seconds of reductions in a step of the rank
+    that waited least, as a simulation counts them.
     """
 
     compute: float
@@ -90,7 +90,7 @@ class Training:
             compute=middle(self.none_step),
             alone=middle(self.solo_step),
             slowdown=float(np.clip(slowed / beside, 0, 1)) if beside > 0 else 0.0,
-            reduce=middle(self.reduce),
+            reduce=float(np.mean(self.reduce[chosen])),
         )
 
     def noise(self) -> list[list[np.ndarray]]:

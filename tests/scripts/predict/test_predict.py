@@ -128,6 +128,15 @@ class OneNodeTest(PredictTest):
         self.assertEqual(two["measured"]["efficiency"], 0.8)
         self.assertAlmostEqual(two["measured"]["step"], 1.25)
 
+    def test_jitter_is_counted_once(self) -> None:
+        # A fifth of the collectives takes six times the median, which is twice the median on average. The reductions of
+        # the training hold such times already: on average they took 0.1 s.
+        samples = np.where(np.arange(20) % 5 == 0, 6e-5, 1e-5)
+        with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
+            connection.execute("UPDATE coll_sample SET data = ? WHERE kind = 'seconds'", (samples.tobytes(),))
+        made = self.document("2", "--draws", 200)
+        self.assertAlmostEqual(made["rows"][0]["parts"]["exposed"], 0.1 / 1.12, delta=0.02)
+
     def test_the_table_says_what_it_is(self) -> None:
         out, _ = self.predict("1,2")
         lines = out.splitlines()
@@ -140,7 +149,7 @@ class OneNodeTest(PredictTest):
         self.assertIn("measured  interference 1.02: 1 session on 1 node", lines)
         self.assertRegex(out, r"\nassumed   noise of several nodes")
         self.assertRegex(
-            out, r"\nmeasured  reductions beside compute 39\.06: 1 session, over the same collectives alone"
+            out, r"\nmeasured  reductions beside compute 39\.\d+: 1 session, over the same collectives alone"
         )
 
     def test_the_document(self) -> None:
@@ -197,9 +206,12 @@ class OneNodeTest(PredictTest):
             ),
             (
                 "#!/bin/sh\necho '{\"step\": 1}'\necho '{}'\n",
-                "printed something else than results: 2 lines in place of 1",
+                "printed something else than results: 2 lines in place of 40",
             ),
-            ("#!/bin/sh\necho '{\"step\": -1}'\n", "printed something else than results: step is not a number above 0"),
+            (
+                "#!/bin/sh\nyes '{\"step\": -1}' | head -n 40\n",
+                "printed something else than results: step is not a number above 0",
+            ),
         ):
             with self.subTest(text):
                 executable(self.folder / "hvd_bench", program)
