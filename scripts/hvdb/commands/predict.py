@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)
     there = report.measured(made)
     if arguments.json:
-        drawn = {"seed": arguments.seed, "draws": arguments.draws, "steps": draws.STEPS}
+        drawn = {"seed": arguments.seed, "draws": arguments.draws}
         text = report.json_text(report.document(made, prediction, there, drawn))
         whole_file.write_text(arguments.json, text)
     printable.say(report.title(made))

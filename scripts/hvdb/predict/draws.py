@@ -25,7 +25,11 @@ from hvdb.predict.cost import World, nodes_text, title
 from hvdb.predict.fabric import BARRIER
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
-DRAWS, STEPS = 200, 20
+DRAWS = 200
+# Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
+STEPS, FEW_STEPS = 200, 20
+# ranks x steps x collectives of all draws: of some 2 to 5 s, and half of what hvd_bench simulate takes.
+WORK, MAX_WORK = 5e8, 1e10
 EXPECTING = 40  # draws of what reductions would take alone
 BAND = (5.0, 50.0, 95.0)  # percentiles
 PARTS = ("exposed", "stragglers", "control", "slowed")
@@ -59,12 +63,14 @@ class Band:
 
 @dataclass(frozen=True)
 class Row:
-    """The prediction for one world. step: seconds. efficiency, parts: fractions; parts are medians, of the step."""
+    """The prediction for one world. step: seconds. efficiency, parts: fractions; parts are medians, of the step.
+    steps: simulated in each draw."""
 
     world: World
     step: Band
     efficiency: Band
     parts: dict[str, float]
+    steps: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -194,12 +200,21 @@ class Predictor:
         lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / inputs.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {inputs.late:.6g}"]
 
+    def _steps(self, world: World, draws: int) -> int:
+        """Returns how many steps to simulate in each draw."""
+        inputs, collectives = self.inputs, 1 + self.inputs.profile.gradients
+        bucket = inputs.base.number("engine.bucket_bytes")
+        if bucket and inputs.base.schedule != "negotiated":  # two successive buckets hold more than one may
+            collectives = min(collectives, 3 + int(2 * inputs.gradient_bytes / bucket))
+        a_step = draws * world.ranks * collectives
+        return max(1, int(min(STEPS, max(FEW_STEPS, WORK / a_step), MAX_WORK / a_step)))
+
     def _simulate(self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str]) -> list[dict[str, Any]]:
         """Returns what the program prints for each draw. Errors: HvdbError; NotComparable for another plan."""
         run = self.inputs.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
-        lines = ["hvd-costs 1", f"seed {self.seed}", f"steps {STEPS}", f"block {BLOCK}", f"device {device}"]
-        lines += ["pacing demand", f"align {align}"]
+        lines = ["hvd-costs 1", f"seed {self.seed}", f"steps {self._steps(world, len(draws))}", f"block {BLOCK}"]
+        lines += [f"device {device}", "pacing demand", f"align {align}"]
         nodes = [node for session in self.inputs.sessions for node in session.noise()]
         for node in [] if "steps" in fixed else nodes[:MAX_NODES]:
             factors = (np.clip(series[:MAX_STEPS], *FACTORS) for series in node)
@@ -252,7 +267,7 @@ class Predictor:
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
-        return Row(world, band(step), band(alone / step), parts, self._notes(world))
+        return Row(world, band(step), band(alone / step), parts, self._steps(world, self.draws), self._notes(world))
 
     def _notes(self, world: World) -> tuple[str, ...]:
         """Returns a line for each value of this world that lies outside of what was measured."""

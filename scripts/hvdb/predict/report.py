@@ -113,6 +113,7 @@ def _row(row: Row, known: Measured | None) -> dict[str, Any]:
         "step_seconds": _band(row.step),
         "efficiency": _band(row.efficiency),
         "parts": row.parts,
+        "steps": row.steps,
         "measured": dataclasses.asdict(known) if known else None,
         "warnings": list(row.notes),
     }
@@ -121,7 +122,7 @@ def _row(row: Row, known: Measured | None) -> dict[str, Any]:
 def document(
     inputs: Inputs, prediction: Prediction, there: Mapping[int, Measured], drawn: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Returns the JSON document. drawn: seed, draws and steps. Times in seconds, other figures as fractions."""
+    """Returns the JSON document. drawn: seed and draws. Times in seconds, other figures as fractions."""
     profile, base = inputs.profile, inputs.base
     names = ("model", "unit", "units_per_step", "compute_type", "source_run")
     return {

@@ -154,14 +154,14 @@ class OneNodeTest(PredictTest):
 
     def test_the_document(self) -> None:
         made = self.document("2", "--seed", 7)
-        fields = "format version predicted confidence seed draws steps profile device schedule options ranks_per_node "
+        fields = "format version predicted confidence seed draws profile device schedule options ranks_per_node "
         fields += "inputs sessions collectives rows labels notes narrower"
         self.assertEqual(list(made), fields.split())
         self.assertEqual((made["format"], made["version"], made["seed"]), ("hvdb-prediction", 1, 7))
         self.assertEqual(made["options"], ["--schedule", "static", "--bucket-mb", "25"])
         self.assertEqual([Path(entry["file"]).name for entry in made["inputs"]], ["a.replay", "a.db"])
         self.assertTrue(all(len(entry["sha256"]) == 64 for entry in made["inputs"]))
-        fields = ["ranks", "nodes", "step_seconds", "efficiency", "parts", "measured", "warnings"]
+        fields = ["ranks", "nodes", "step_seconds", "efficiency", "parts", "steps", "measured", "warnings"]
         self.assertEqual(list(made["rows"][0]), fields)
         self.assertEqual({label["kind"] for label in made["labels"]}, {"measured", "assumed"})
         self.assertEqual(set(made["narrower"]), {"collectives", "compute", "overlap", "steps"})
@@ -239,6 +239,12 @@ class SeveralNodesTest(PredictTest):
         self.assertIsNone(made["rows"][2]["measured"])
         out, _ = self.predict("64")
         self.assertRegex(out, r"\nnarrower: results of hvd_bench coll from more worlds, .* points on 64 ranks")
+
+    def test_large_worlds_get_fewer_steps(self) -> None:
+        self.measure(training(4, per_node=1), *map(collectives, (2, 4, 8)))
+        made = self.document("1,2,65536")
+        # 20 draws of 65,536 ranks, and at most as many collectives as gradients, and one.
+        self.assertEqual([row["steps"] for row in made["rows"]], [0, 200, int(5e8 / (20 * 65536 * 3))])
 
     def test_a_measured_world_needs_no_others(self) -> None:
         self.measure(training(4, per_node=1), *map(collectives, (2, 4)))
