@@ -91,9 +91,11 @@ def band(values: np.ndarray) -> Band:
 @dataclass(frozen=True)
 class _Draw:
     """compute, alone: seconds of a step among others, and of one rank alone. load: time of a reduction
-    beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second."""
+    beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second, from those of
+    `measured`, the world of the session."""
 
     number: int
+    measured: World
     compute: float
     alone: float
     slowdown: float
@@ -161,11 +163,12 @@ class Predictor:
         forms = self._stream(number, "forms").random(2)
         return _Draw(
             number,
+            session.world,
             compute=compute.compute,
             alone=compute.alone,
             slowdown=overlap.slowdown,
             load=self._load if "overlap" in fixed or not expected else overlap.reduce / expected,
-            slowdown_scales=bool("overlap" not in fixed and forms[0] < 0.5),
+            slowdown_scales=bool("overlap" not in fixed and expected and forms[0] < 0.5),
             common_steps=bool(forms[1] < 0.5),
         )
 
@@ -193,9 +196,9 @@ class Predictor:
                 lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
         if inputs.base.schedule == "negotiated":
             lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {inputs.copy:.6g}"]
-        slowdown, measured = draw.slowdown, inputs.sessions[0].world
-        if draw.slowdown_scales and world != measured and self._alone[0]:
-            there, here = (self._seconds(inputs.operations()[0], total, w) for w in (measured, world))
+        slowdown = draw.slowdown
+        if draw.slowdown_scales and world != draw.measured:
+            there, here = (self._seconds(inputs.operations()[0], total, w) for w in (draw.measured, world))
             slowdown = min(1.0, slowdown * there / here)
         lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / inputs.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {inputs.late:.6g}"]
@@ -252,7 +255,7 @@ class Predictor:
         except HvdbError:
             return None
         middle = self._middle
-        one = _Draw(0, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
+        one = _Draw(0, world, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
         draws = [replace(one, number=number) for number in range(EXPECTING)]
         found = self._simulate(world, draws, frozenset(["collectives"]))
         return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))

@@ -286,6 +286,16 @@ class SeveralNodesTest(PredictTest):
         self.assertRegex(" ".join(made["notes"]), "session .* is not used: it differs in engine.bucket_bytes")
         self.assertTrue(all(row["measured"] for row in made["rows"]))
 
+    def test_the_slowdown_scales_from_the_world_of_its_session(self) -> None:
+        costs = self.folder / "costs.txt"
+        self.enter(STAND_IN_COSTS=str(costs))
+        self.measure(training(4, per_node=1), training(2, per_node=1), *map(collectives, (2, 4, 8)))
+        self.predict(64)
+        found = {float(line.split()[1]) for line in costs.read_text().splitlines() if line.startswith("slowdown ")}
+        # 1 as measured, or in proportion to 1 / ((N - 1) / N): from 4 nodes, or from 2.
+        for wanted, slowdown in zip((0.508, 0.762, 1.0), sorted(found), strict=True):
+            self.assertAlmostEqual(slowdown, wanted, 3)
+
     def test_sessions_that_found_the_machine_faster_or_slower(self) -> None:
         slow = training(solo=2.0, none=2.04, full=2.5)
         self.measure(training(), slow, collectives(1, ranks=2, plane="shm", seconds=1e-5))
