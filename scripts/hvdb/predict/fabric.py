@@ -47,10 +47,10 @@ class Fabric:
 
     def algorithm(self, operation: str, size: float, world: World) -> str:
         """Returns what a run of this kind takes for a message of `size` bytes."""
-        if self.plane.startswith("nccl"):
-            return "nccl"
         if operation == BARRIER:
             return ""
+        if self.plane.startswith("nccl"):
+            return "nccl"
         automatic = self.forced in ("auto", "hierarchical")
         if world.nodes == 1:
             return "shm" if automatic or self.forced == "shm" else self.forced
@@ -190,9 +190,7 @@ def _add(fabric: Fabric, session: CollSession, world: World, kind: str) -> None:
                 f"collectives {columns['session_uuid'][:8]}: {columns['operation']} of {columns['bytes']} bytes had "
                 f"{columns['wrong']} wrong elements: repair this first"
             )
-        barrier = columns["operation"] == BARRIER
-        algorithm = "" if barrier else algorithm_that_ran(columns["data_plane"])
-        if fabric.plane.startswith("nccl"):
-            algorithm = "nccl"
+        ran = "nccl" if fabric.plane.startswith("nccl") else algorithm_that_ran(columns["data_plane"])
+        algorithm = "" if columns["operation"] == BARRIER else ran
         made = Cell(world, columns["bytes"], cell.samples, columns["session_uuid"])
         fabric.cells.setdefault((columns["operation"], algorithm), []).append(made)

@@ -373,6 +373,21 @@ class RefusalTest(PredictTest):
         )
         self.assertIn("note: never validated on GPUs", self.predict(2)[0])
 
+    def test_a_barrier_beside_nccl_is_a_barrier(self) -> None:
+        columns = {
+            "plan_hash": "",
+            "device": "cuda",
+            "comm": "nccl",
+            "data_plane": "nccl 2.27.3",
+            "schedule": "negotiated",
+        }
+        there = {"nodes": 1, "device": "cuda", "comm": "nccl"}
+        usual = {"ranks": 2, "plane": "nccl 2.27.3", "columns": there, "seconds": 1e-5}
+        barrier = {"operation": "barrier", "bytes": 0, "data_plane": "nccl 2.27.3"}
+        coll = [collectives(1, **usual), collectives(1, "barrier", sizes=(1,), cell=barrier, **usual)]
+        self.measure(training(columns=columns), *coll)
+        self.assertIn("measured  barrier: 1 cell on 1 node", self.predict(2)[0])
+
 
 class HostileStoreTest(PredictTest):
     def test_damaged_and_hostile_stores_end_in_one_line(self) -> None:
