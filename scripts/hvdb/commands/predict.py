@@ -57,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=number(lambda n: 0 <= n < 1 << 32, "{} is no seed", int), default=1)
     made.add_argument(
         "--draws",
-        type=number(lambda n: 20 <= n <= 2000, "{} is not a number of draws from 20 to 2000", int),
+        type=number(
+            lambda n: 20 <= n <= draws.MAX_DRAWS, f"{{}} is not a number of draws from 20 to {draws.MAX_DRAWS}", int
+        ),
         default=draws.DRAWS,
         help=f"draws of all inputs (default: {draws.DRAWS})",
     )

@@ -25,7 +25,7 @@ from hvdb.predict.cost import World, nodes_text, title
 from hvdb.predict.fabric import BARRIER
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
-DRAWS = 200
+DRAWS, MAX_DRAWS = 200, 2000
 # Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
 STEPS, FEW_STEPS = 200, 20
 # ranks x steps x collectives of all draws: of some 2 to 5 s, and half of what hvd_bench simulate takes.
@@ -216,7 +216,13 @@ class Predictor:
         """Returns what the program prints for each draw. Errors: HvdbError; NotComparable for another plan."""
         run = self.inputs.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
-        lines = ["hvd-costs 1", f"seed {self.seed}", f"steps {self._steps(world, len(draws))}", f"block {BLOCK}"]
+        # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
+        lines = [
+            "hvd-costs 1",
+            f"seed {self.seed * MAX_DRAWS}",
+            f"steps {self._steps(world, len(draws))}",
+            f"block {BLOCK}",
+        ]
         lines += [f"device {device}", "pacing demand", f"align {align}"]
         nodes = [node for session in self.inputs.sessions for node in session.noise()]
         for node in [] if "steps" in fixed else nodes[:MAX_NODES]:

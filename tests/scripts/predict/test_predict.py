@@ -174,6 +174,15 @@ class OneNodeTest(PredictTest):
         self.assertEqual(texts[0], texts[1])
         self.assertNotEqual(texts[0], texts[2].replace(b'"seed": 2', b'"seed": 1'))
 
+    def test_seeds_share_no_simulated_sequence(self) -> None:
+        costs = self.folder / "costs.txt"
+        self.enter(STAND_IN_COSTS=str(costs))
+        seeds = []
+        for seed in (1, 2):
+            self.predict("2", "--seed", seed)
+            seeds += [int(line.split()[1]) for line in costs.read_text().splitlines() if line.startswith("seed ")]
+        self.assertGreaterEqual(seeds[1] - seeds[0], 2000)  # draw k simulates with seed + k
+
     def test_nothing_is_written_into_the_store(self) -> None:
         before = self.db.read_bytes()
         self.predict("2", "--json", self.json)
