@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     worlds = _worlds(arguments.ranks, made)
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
         prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)
-    there = report.measured(made)
+    there = report.measured(made, tables.efficiency_text)
     if arguments.json:
         drawn = {"seed": arguments.seed, "draws": arguments.draws}
         text = report.json_text(report.document(made, prediction, there, drawn))

@@ -125,7 +125,9 @@ class OneNodeTest(PredictTest):
         self.assertAlmostEqual(two["parts"]["exposed"], 0.1 / 1.12, 2)
         self.assertAlmostEqual(two["parts"]["interference"], 0.02 / 1.12, 3)
         self.assertLess(two["step_seconds"]["low"], two["step_seconds"]["high"])
-        self.assertEqual(two["measured"]["efficiency"], 0.8)
+        self.assertEqual(
+            (two["measured"]["efficiency"]["value"], two["measured"]["answer"]), (0.8, "80.0 [79.4, 80.6]")
+        )
         self.assertAlmostEqual(two["measured"]["step"], 1.25)
 
     def test_jitter_is_counted_once(self) -> None:
@@ -244,7 +246,7 @@ class SeveralNodesTest(PredictTest):
         self.assertGreater(widths[-1], 2 * widths[0])  # the drift beyond the largest measured world
         self.assertIn("beyond the 8 nodes on which collectives were measured", made["rows"][-1]["warnings"])
         self.assertIn("the slowest rank lies beyond what 160 recorded steps show", made["rows"][-1]["warnings"])
-        self.assertEqual(made["rows"][1]["measured"]["efficiency"], 0.8)
+        self.assertEqual(made["rows"][1]["measured"]["efficiency"]["value"], 0.8)
         self.assertIsNone(made["rows"][2]["measured"])
         out, _ = self.predict("64")
         self.assertRegex(out, r"\nnarrower: results of hvd_bench coll from more worlds, .* points on 64 ranks")
@@ -313,6 +315,11 @@ class SeveralNodesTest(PredictTest):
         self.assertAlmostEqual(row["step_seconds"]["high"], 2.04 + 0.1, 2)
         self.assertAlmostEqual(row["efficiency"]["low"], 1 / 1.12, 2)
         self.assertAlmostEqual(row["efficiency"]["high"], 2 / 2.14, 2)
+
+    def test_a_measured_efficiency_that_is_not_resolved(self) -> None:
+        sessions = [training(full=1.25), training(full=2.5)]
+        self.measure(*sessions, collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        self.assertRegex(self.predict(2)[0], r"\] +not resolved: between 40 and 80 %  ")
 
 
 class RefusalTest(PredictTest):
