@@ -249,6 +249,15 @@ def _options(run: Run) -> list[str]:
     return words if run.allreduce_type == "fp32" else [*words, "--allreduce-dtype", run.allreduce_type]
 
 
+def _sha256(file: Path) -> str:
+    """Returns the hash of a file that may be larger than the memory. Errors: OSError."""
+    made = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(1 << 20):
+            made.update(piece)
+    return made.hexdigest()
+
+
 def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> Inputs:
     """Returns the inputs. stored: the runs of `stores`.
 
@@ -300,8 +309,7 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
         made.copy = float(np.median(copied)) / (2 * made.gradient_bytes)
         source = f"copy_seconds of run {full.short_id}, as if every gradient was copied"
         made.labels.append(Label("copies", ASSUMED, source))
-    for file in [profile.file, *stores]:
-        made.files[str(file)] = hashlib.sha256(file.read_bytes()).hexdigest()
+    made.files = {str(profile.file): profile.sha256, **{str(store): _sha256(store) for store in stores}}
     if not cells.cells:
         raise TooLittle(
             "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "
