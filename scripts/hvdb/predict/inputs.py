@@ -267,8 +267,9 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
     chosen = efficiency.select(stored)
     base, whole, found, notes = _base(profile, chosen.runs)
     full = base["full"]
+    crowded = "had more threads than cores"
     if full.fact(_CROWDED) and full.device != "replay":
-        raise HvdbError(f"run {full.short_id} had more threads than cores, which says nothing about ranks that do not")
+        raise HvdbError(f"run {full.short_id} {crowded}, which says nothing about ranks that do not")
     first = _training(base)
     sessions = [first]
     for members in whole:
@@ -277,6 +278,9 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
             continue
         if differing := [d.key for d in comparable.differences(full, other) if d.in_fingerprint]:
             notes.append(f"session {other.session_uuid[:8]} is not used: it differs in {', '.join(differing[:6])}")
+            continue
+        if other.fact(_CROWDED) and other.device != "replay":
+            notes.append(f"session {other.session_uuid[:8]} is not used: it {crowded}")
             continue
         try:
             training = _training(members)

@@ -369,6 +369,11 @@ class RefusalTest(PredictTest):
         facts = {**FACTS, "caution.more_threads_than_cores": ("2 ranks on 1 core", 0)}
         self.measure(training(provenance=facts), self.COLL)
         self.refused(2, "had more threads than cores")
+        self.db.unlink()
+        self.measure(training(), training(provenance=facts), self.COLL)
+        made = self.document(2)
+        self.assertEqual(len(made["sessions"]), 1)
+        self.assertRegex(" ".join(made["notes"]), r"session \w+ is not used: it had more threads than cores")
 
     def test_a_short_session(self) -> None:
         self.measure(training(steps=12), self.COLL)
