@@ -72,14 +72,15 @@ class Cell:
 def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
     """Returns (number of steps, bytes of a step / bytes of the message) between the nodes of a world of several nodes.
 
-    Several ranks of a node share the message, and each carries its part between the nodes.
+    In an all-reduce several ranks of a node share the message, and each carries its part between the nodes.
+    reduce_scatter and all_gather run flat over all ranks.
     Errors: HvdbError if the algorithm has no steps of equal size.
     """
     nodes, part = world.nodes, 1.0 / world.ranks_per_node
     if algorithm == "ring":
-        rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": nodes, "all_gather": nodes - 1}
+        rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": world.ranks, "all_gather": world.ranks - 1}
         if operation in rounds:
-            return rounds[operation], part / nodes
+            return rounds[operation], 1.0 / world.ranks
     whole = nodes.bit_length() - 1  # log2 of the largest power of two that is not above `nodes`
     rounds_of_doubling = whole + (2 if nodes > 1 << whole else 0)
     if operation == "barrier":

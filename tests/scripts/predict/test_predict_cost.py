@@ -46,6 +46,8 @@ class Form(unittest.TestCase):
         self.assertEqual(steps("all_reduce", "ring", World(8, 4)), (14, 1 / 32))
         self.assertEqual(steps("reduce_scatter", "ring", World(4)), (4, 1 / 4))
         self.assertEqual(steps("all_gather", "ring", World(4)), (3, 1 / 4))
+        self.assertEqual(steps("reduce_scatter", "ring", World(4, 2)), (8, 1 / 8))
+        self.assertEqual(steps("all_gather", "ring", World(4, 2)), (7, 1 / 8))
         self.assertEqual(steps("all_reduce", "doubling", World(8)), (3, 1))
         self.assertEqual(steps("all_reduce", "doubling", World(6)), (4, 1))
         self.assertEqual(steps("barrier", "ring", World(5)), (4, 0))
