@@ -25,6 +25,13 @@ _TYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}
 _ALGORITHM = re.compile(r"\b(?:hierarchical\(shm\+)?(ring|doubling|rabenseifner|halving|pairwise|shm|nccl|mpi's own)\b")
 
 
+def name_on(world: World, operation: str, algorithm: str, hierarchical: bool) -> str:
+    """Returns the name of an algorithm on `world`. Nodes with several ranks reduce hierarchically: only their carriers
+    meet. A ring that a person forced is flat, over all ranks, which is another algorithm."""
+    several = operation == "all_reduce" and world.nodes > 1 and world.ranks_per_node > 1
+    return f"flat {algorithm}" if several and not hierarchical and algorithm in ("ring", "doubling") else algorithm
+
+
 def algorithm_that_ran(data_plane: str) -> str:
     """Returns the one algorithm that a cell's data plane names. Between nodes that have several ranks, it is the one of
     their carriers. Returns "" if there are several, or none that is known."""
@@ -55,7 +62,7 @@ class Fabric:
         if world.nodes == 1:
             return "shm" if automatic or self.forced == "shm" else self.forced
         if not automatic:
-            return "mpi's own" if self.forced == "mpi" else self.forced
+            return "mpi's own" if self.forced == "mpi" else name_on(world, operation, self.forced, hierarchical=False)
         if size > SMALL_BYTES:
             return "ring"
         return "doubling" if operation == "all_reduce" else "direct"
@@ -191,6 +198,7 @@ def _add(fabric: Fabric, session: CollSession, world: World, kind: str) -> None:
                 f"{columns['wrong']} wrong elements: repair this first"
             )
         ran = "nccl" if fabric.plane.startswith("nccl") else algorithm_that_ran(columns["data_plane"])
-        algorithm = "" if columns["operation"] == BARRIER else ran
+        hierarchical = columns["data_plane"].startswith("hierarchical")
+        algorithm = "" if columns["operation"] == BARRIER else name_on(world, columns["operation"], ran, hierarchical)
         made = Cell(world, columns["bytes"], cell.samples, columns["session_uuid"])
         fabric.cells.setdefault((columns["operation"], algorithm), []).append(made)

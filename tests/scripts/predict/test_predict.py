@@ -259,6 +259,22 @@ class SeveralNodesTest(PredictTest):
         # 20 draws of 65,536 ranks, and at most as many collectives as gradients, and one.
         self.assertEqual([row["steps"] for row in made["rows"]], [0, 200, int(5e8 / (20 * 65536 * 3))])
 
+    def test_a_flat_ring_says_nothing_about_a_hierarchical_one(self) -> None:
+        plane, flat = "hierarchical(shm+ring) over mpi", "ring over mpi"
+        columns = {"plan_hash": PLAN, "data_plane": plane}
+
+        def both(nodes: int) -> list[CollSpec]:
+            there = {"ranks": 2 * nodes, "columns": {"nodes": nodes}}
+            return [
+                collectives(nodes, plane=plane, **there),
+                collectives(nodes, plane=flat, **{**there, "seconds": 1.0}),
+            ]
+
+        self.measure(training(4, per_node=2, columns=columns), *(spec for nodes in (2, 3, 4) for spec in both(nodes)))
+        out, _ = self.predict(16)
+        self.assertRegex(out, r"\nmeasured  all_reduce by 'flat ring': 30 cells on 2, 3, 4 nodes")
+        self.assertRegex(out, r"\n +16 +8 +1[01]\d\d\.\d ")
+
     def test_a_measured_world_needs_no_others(self) -> None:
         self.measure(training(4, per_node=1), *map(collectives, (2, 4)))
         self.assertAlmostEqual(self.document("4")["rows"][0]["step_seconds"]["middle"], 1.12, 2)
@@ -497,6 +513,7 @@ class FabricTest(unittest.TestCase):
             self.assertEqual(auto.algorithm(operation, size, world), name, (operation, size, world))
         self.assertEqual(Fabric("ring", "ring over mpi").algorithm("all_reduce", small, World(2)), "ring")
         self.assertEqual(Fabric("mpi", "mpi's own").algorithm("all_reduce", large, World(2)), "mpi's own")
+        self.assertEqual(Fabric("ring", "ring over mpi").algorithm("all_reduce", large, World(2, 2)), "flat ring")
         self.assertEqual(Fabric("auto", "nccl 2.27").algorithm("all_reduce", large, World(2)), "nccl")
 
 
