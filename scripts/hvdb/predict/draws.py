@@ -183,8 +183,8 @@ class Predictor:
             self._drawn[key] = source.draw(self._stream(number, *names)) if number >= 0 else source.middle()
         return self._drawn[key].seconds(world, size)
 
-    def _costs(self, world: World, draw: _Draw, fixed: AbstractSet[str]) -> list[str]:
-        """Returns the lines of one draw."""
+    def _costs(self, world: World, draw: _Draw, fixed: AbstractSet[str], copy: float) -> list[str]:
+        """Returns the lines of one draw. copy: seconds for a byte."""
         inputs, total = self.inputs, self.inputs.gradient_bytes
         number = -1 if "collectives" in fixed else draw.number
         lines = ["draw"]
@@ -195,7 +195,7 @@ class Predictor:
                 factors = [] if "steps" in fixed else inputs.fabric.jitter(operation, world, size, random)
                 lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
         if inputs.base.schedule == "negotiated":
-            lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {inputs.copy:.6g}"]
+            lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {copy:.6g}"]
         slowdown = draw.slowdown
         if draw.slowdown_scales and world != draw.measured:
             there, here = (self._seconds(inputs.operations()[0], total, w) for w in (draw.measured, world))
@@ -212,8 +212,13 @@ class Predictor:
         a_step = draws * world.ranks * collectives
         return max(1, int(min(STEPS, max(FEW_STEPS, WORK / a_step), MAX_WORK / a_step)))
 
-    def _simulate(self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str]) -> list[dict[str, Any]]:
-        """Returns what the program prints for each draw. Errors: HvdbError; NotComparable for another plan."""
+    def _simulate(
+        self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str], copy: float
+    ) -> list[dict[str, Any]]:
+        """Returns what the program prints for each draw. copy: seconds for a byte.
+
+        Errors: HvdbError; NotComparable for another plan.
+        """
         run = self.inputs.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
         # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
@@ -229,7 +234,7 @@ class Predictor:
             factors = (np.clip(series[:MAX_STEPS], *FACTORS) for series in node)
             lines += ["node", *(" ".join(["rank", *(f"{x:.5g}" for x in series)]) for series in factors)]
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
-        lines += [line for draw in draws for line in self._costs(world, draw, fixed)]
+        lines += [line for draw in draws for line in self._costs(world, draw, fixed, copy)]
         text = "\n".join([*lines, "end 1", ""])
         words = [self.program, "simulate", "--replay", self.inputs.profile.file, "--costs", "-", *self.inputs.options]
         try:
@@ -263,7 +268,7 @@ class Predictor:
         middle = self._middle
         one = _Draw(0, world, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
         draws = [replace(one, number=number) for number in range(EXPECTING)]
-        found = self._simulate(world, draws, frozenset(["collectives"]))
+        found = self._simulate(world, draws, frozenset(["collectives"]), copy=0.0)
         return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
     def _row(self, world: World, fixed: AbstractSet[str]) -> Row:
@@ -271,7 +276,7 @@ class Predictor:
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
             return Row(world, band(alone), Band(1.0, 1.0, 1.0), dict.fromkeys((*PARTS, "interference"), 0.0))
-        found = self._simulate(world, draws, fixed)
+        found = self._simulate(world, draws, fixed, self.inputs.copy)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])

@@ -57,7 +57,8 @@ class Figures:
 class Training:
     """A session with the phases solo, none and full. Arrays in seconds: [rank, step], or [step] of the solo rank.
 
-    reduce, exposed: minima over ranks. hosts: ranks of each node, in their order.
+    reduce, busy, exposed: minima over ranks. busy: the engine's thread reduces, copies or negotiates. hosts: ranks of
+    each node, in their order.
     """
 
     solo: Run
@@ -70,6 +71,7 @@ class Training:
     none_compute: np.ndarray
     full_compute: np.ndarray
     reduce: np.ndarray
+    busy: np.ndarray
     exposed: np.ndarray
 
     def figures(self, random: np.random.Generator | None = None) -> Figures:
@@ -84,7 +86,7 @@ class Training:
         def middle(series: np.ndarray) -> float:
             return float(np.mean(np.median(series[..., chosen], axis=-1)))
 
-        beside = middle(self.reduce) - middle(self.exposed)
+        beside = middle(self.busy) - middle(self.exposed)
         slowed = middle(self.full_compute) - middle(self.none_compute)
         return Figures(
             compute=middle(self.none_step),
@@ -175,6 +177,9 @@ def _training(members: dict[str, Run]) -> Training:
         raise TooLittle(f"session {full.session_uuid[:8]} has {steps} steps of each phase, and {MIN_STEPS} are needed")
     if not np.median(none["compute_seconds"], axis=1).min() > 0:
         raise HvdbError(f"run {members['none'].short_id} has steps whose compute takes no time")
+    reduce = whole["reduce_seconds"][:, :steps].min(axis=0)
+    negotiated = ("copy_seconds", "control_seconds") if full.schedule == "negotiated" else ()
+    others = [series[:steps] for series in map(full.lowest, negotiated) if len(series) >= steps]
     return Training(
         solo=members["solo"],
         full=full,
@@ -185,7 +190,8 @@ def _training(members: dict[str, Run]) -> Training:
         none_step=none["step_seconds"][:, :steps],
         none_compute=none["compute_seconds"][:, :steps],
         full_compute=whole["compute_seconds"][:, :steps],
-        reduce=whole["reduce_seconds"][:, :steps].min(axis=0),
+        reduce=reduce,
+        busy=np.sum([reduce, *others], axis=0),
         exposed=whole["exposed_seconds"][:, :steps].min(axis=0),
     )
 

@@ -79,17 +79,19 @@ class PredictTest(FolderTest):
         os.environ.update(variables)
         self.addCleanup(leave)
 
-    def measure(self, *specs: SessionSpec | CollSpec, exposed: float = 0.05, **header: object) -> None:
-        """Makes the store, and the profile of its first session. exposed: seconds of a step, of every rank."""
+    def measure(
+        self, *specs: SessionSpec | CollSpec, exposed: float = 0.05, copy: float = 0.0, **header: object
+    ) -> None:
+        """Makes the store, and the profile of its first session. exposed, copy: seconds of a step, of every rank."""
         made = make(self.db, *specs)
         with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
             runs = connection.execute(
                 "SELECT run_uuid, rank, count FROM sample WHERE kind = 'reduce_seconds'"
             ).fetchall()
             for run, rank, count in runs:
-                data = np.full(count, exposed, dtype="<f8").tobytes()
-                row = (run, rank, "exposed_seconds", count, data)
-                connection.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", row)
+                for kind, seconds in (("exposed_seconds", exposed), ("copy_seconds", copy)):
+                    row = (run, rank, kind, count, np.full(count, seconds, dtype="<f8").tobytes())
+                    connection.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", row)
         source = next((uuids["solo"] for uuids in made if "solo" in uuids), "none")
         self.profile.write_text(profile_text(**{"source_run": source, **header}), encoding="utf-8")
 
@@ -394,6 +396,16 @@ class RefusalTest(PredictTest):
     def test_a_short_session(self) -> None:
         self.measure(training(steps=12), self.COLL)
         self.refused(3, "has 12 steps of each phase, and 20 are needed")
+
+    def test_copies_are_counted_once_and_run_beside_compute(self) -> None:
+        columns = {"plan_hash": PLAN, "data_plane": "shm", "schedule": "negotiated"}
+        barrier = {"operation": "barrier", "bytes": 0, "data_plane": "shm"}
+        others = self.COLL, collectives(1, "barrier", ranks=2, sizes=(1,), seconds=1e-5, cell=barrier)
+        self.measure(training(columns=columns), *others, exposed=0.11, copy=0.04)
+        (row,) = self.document(2)["rows"]
+        self.assertAlmostEqual(row["step_seconds"]["middle"], 1.02 + 0.1 + 0.04, 3)
+        # 0.03 s of 0.1 s of reductions and 0.04 s of copies ran beside compute.
+        self.assertIn("measured  slowdown by overlap 1: 1 session on 1 node", self.predict(2)[0])
 
     def test_what_is_not_modelled(self) -> None:
         facts = {**FACTS, "comm.crossovers": ("all_reduce: ring", 1)}
