@@ -22,7 +22,7 @@ from hvdb.base import progress, strict_json
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.base.strict_json import Malformed
 from hvdb.predict.cost import World, nodes_text, title
-from hvdb.predict.fabric import BARRIER
+from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
 DRAWS, MAX_DRAWS = 200, 2000
@@ -292,6 +292,8 @@ class Predictor:
             algorithm = fabric.algorithm(operation, size, world)
             if not fabric.cost(operation, algorithm, world).covers(world, size):
                 notes.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
+            if (smallest := fabric.sizes(operation, world, total)[0]) > MIN_TABLE_BYTES:
+                notes.append(f"{operation} of less than {smallest} bytes takes as long here as of {smallest}")
         if world.nodes > fabric.largest():
             notes.append(f"beyond the {fabric.largest()} nodes on which collectives were measured")
         steps = sum(len(session.solo_step) * len(session.hosts) for session in self.inputs.sessions)

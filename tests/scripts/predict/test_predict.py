@@ -250,6 +250,8 @@ class SeveralNodesTest(PredictTest):
         self.assertGreater(widths[-1], 2 * widths[0])  # the drift beyond the largest measured world
         self.assertIn("beyond the 8 nodes on which collectives were measured", made["rows"][-1]["warnings"])
         self.assertIn("the slowest rank lies beyond what 160 recorded steps show", made["rows"][-1]["warnings"])
+        small = "all_reduce of less than 32769 bytes takes as long here as of 32769"  # no cells of `doubling`
+        self.assertIn(small, made["rows"][-1]["warnings"])
         self.assertEqual(made["rows"][1]["measured"]["efficiency"]["value"], 0.8)
         self.assertIsNone(made["rows"][2]["measured"])
         out, _ = self.predict("64")
