@@ -21,7 +21,7 @@ import numpy as np
 from hvdb.base import progress, strict_json
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.base.strict_json import Malformed
-from hvdb.predict.cost import World, nodes_text, title
+from hvdb.predict.cost import Cost, World, nodes_text, title
 from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
@@ -312,6 +312,13 @@ class Predictor:
                         title(operation, algorithm), MEASURED, f"{len(cells)} cell{'s' * (len(cells) > 1)} on {where}"
                     )
                 )
+        largest = max(worlds)
+        for operation in self.inputs.operations() if largest.nodes > fabric.largest() else ():
+            algorithm = fabric.algorithm(operation, self.inputs.gradient_bytes, largest)
+            if isinstance(fitted := fabric.cost(operation, algorithm, largest), Cost):
+                spread = fitted.spread
+                source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
+                labels.append(Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4)))
         if known := sum(1 for seconds in self._alone if seconds):
             source = f"{known} session{'s' * (known > 1)}, over the same collectives alone"
             labels.append(Label("reductions beside compute", MEASURED, source, self._load))
@@ -326,4 +333,5 @@ class Predictor:
         if {world for world in worlds if world.ranks > 1} - {session.world for session in self.inputs.sessions}:
             source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
             labels.append(Label("slowdown by overlap on other worlds", ASSUMED, source))
+            labels.append(Label("reductions beside compute on other worlds", ASSUMED, "as on those of the sessions"))
         return labels

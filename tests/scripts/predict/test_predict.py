@@ -256,6 +256,8 @@ class SeveralNodesTest(PredictTest):
         self.assertIsNone(made["rows"][2]["measured"])
         out, _ = self.predict("64")
         self.assertRegex(out, r"\nnarrower: results of hvd_bench coll from more worlds, .* points on 64 ranks")
+        self.assertRegex(out, r"\nassumed   drift of all_reduce by 'ring' \S+: .* a doubling, \+- 0\.02")
+        self.assertIn("assumed   reductions beside compute on other worlds: as on those of the sessions", out)
 
     def test_large_worlds_get_fewer_steps(self) -> None:
         self.measure(training(4, per_node=1), *map(collectives, (2, 4, 8)))
