@@ -189,10 +189,10 @@ class Predictor:
         number = -1 if "collectives" in fixed else draw.number
         lines = ["draw"]
         for operation in inputs.operations():
-            random = self._stream(draw.number, "jitter", operation, str(world))
+            random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
             for size in inputs.fabric.sizes(operation, world, total):
                 seconds = draw.load * self._seconds(operation, size, world, number)
-                factors = [] if "steps" in fixed else inputs.fabric.jitter(operation, world, size, random)
+                factors = inputs.fabric.jitter(operation, world, size, random)
                 lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
         if inputs.base.schedule == "negotiated":
             lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {copy:.6g}"]

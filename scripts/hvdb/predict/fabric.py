@@ -114,9 +114,9 @@ class Fabric:
         """Returns the largest number of nodes on which anything was measured."""
         return max(cell.world.nodes for cells in self.cells.values() for cell in cells)
 
-    def jitter(self, operation: str, world: World, size: float, random: np.random.Generator) -> np.ndarray:
+    def jitter(self, operation: str, world: World, size: float, random: np.random.Generator | None) -> np.ndarray:
         """Returns samples / median of a cell that is like this collective: of this world or else of the largest one,
-        and of the nearest size by ratio; JITTER of them, drawn with replacement."""
+        and of the nearest size by ratio; JITTER of them, drawn with replacement, or without `random` their mean."""
         cells = self.cells.get((operation, self.algorithm(operation, size, world)), [])
         if world.nodes > 1:
             cells = [cell for cell in cells if cell.world.nodes > 1]
@@ -125,7 +125,8 @@ class Fabric:
             most = max(cell.world for cell in cells)
             there = [cell for cell in cells if cell.world == most]
         nearest = min(there, key=lambda cell: abs(math.log(max(cell.size, 1) / size)))
-        return random.choice(nearest.samples, JITTER) / np.median(nearest.samples)
+        drawn = random.choice(nearest.samples, JITTER) if random else np.mean(nearest.samples, keepdims=True)
+        return drawn / np.median(nearest.samples)
 
 
 def _fits(cell: SampledCell, kind: str) -> bool:

@@ -139,8 +139,13 @@ class OneNodeTest(PredictTest):
         samples = np.where(np.arange(20) % 5 == 0, 6e-5, 1e-5)
         with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
             connection.execute("UPDATE coll_sample SET data = ? WHERE kind = 'seconds'", (samples.tobytes(),))
+        costs = self.folder / "costs.txt"
+        self.enter(STAND_IN_COSTS=str(costs))
         made = self.document("2", "--draws", 200)
         self.assertAlmostEqual(made["rows"][0]["parts"]["exposed"], 0.1 / 1.12, delta=0.02)
+        # Last came the band without the noise of steps, whose collectives take their mean.
+        last = [line.split()[3:] for line in costs.read_text().splitlines() if line.startswith("all_reduce ")]
+        self.assertEqual({tuple(factors) for factors in last}, {("2",)})
 
     def test_the_table_says_what_it_is(self) -> None:
         out, _ = self.predict("1,2")
