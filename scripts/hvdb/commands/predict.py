@@ -57,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=number(lambda n: 0 <= n < 1 << 32, "{} is no seed", int), default=1)
     made.add_argument(
         "--draws",
-        type=number(lambda n: 20 <= n <= 2000, "{} is not a number of draws from 20 to 2000", int),
+        type=number(
+            lambda n: 20 <= n <= draws.MAX_DRAWS, f"{{}} is not a number of draws from 20 to {draws.MAX_DRAWS}", int
+        ),
         default=draws.DRAWS,
         help=f"draws of all inputs (default: {draws.DRAWS})",
     )
@@ -89,9 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
     worlds = _worlds(arguments.ranks, made)
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
         prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)
-    there = report.measured(made)
+    there = report.measured(made, tables.efficiency_text)
     if arguments.json:
-        drawn = {"seed": arguments.seed, "draws": arguments.draws, "steps": draws.STEPS}
+        drawn = {"seed": arguments.seed, "draws": arguments.draws}
         text = report.json_text(report.document(made, prediction, there, drawn))
         whole_file.write_text(arguments.json, text)
     printable.say(report.title(made))

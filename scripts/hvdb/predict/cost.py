@@ -72,14 +72,15 @@ class Cell:
 def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
     """Returns (number of steps, bytes of a step / bytes of the message) between the nodes of a world of several nodes.
 
-    Several ranks of a node share the message, and each carries its part between the nodes.
+    In an all-reduce several ranks of a node share the message, and each carries its part between the nodes.
+    reduce_scatter and all_gather run flat over all ranks.
     Errors: HvdbError if the algorithm has no steps of equal size.
     """
     nodes, part = world.nodes, 1.0 / world.ranks_per_node
     if algorithm == "ring":
-        rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": nodes, "all_gather": nodes - 1}
+        rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": world.ranks, "all_gather": world.ranks - 1}
         if operation in rounds:
-            return rounds[operation], part / nodes
+            return rounds[operation], 1.0 / world.ranks
     whole = nodes.bit_length() - 1  # log2 of the largest power of two that is not above `nodes`
     rounds_of_doubling = whole + (2 if nodes > 1 << whole else 0)
     if operation == "barrier":
@@ -212,8 +213,8 @@ class Cost:
         # worlds is uncertain, too, and so is their spread: Student's t with worlds - 1 degrees of freedom.
         aside = math.sqrt(1 + 1 / spread.worlds) * random.standard_t(spread.worlds - 1)
         common = Curve(common.bytes, ascending(common.seconds * np.exp(aside * spread.apart)))
-        drifts = random.normal(spread.drift, spread.drift_error, MAX_DOUBLINGS)
-        walk = np.concatenate([[0.0], np.cumsum(drifts)])
+        # The drift is one number that is not known exactly, the same for each doubling.
+        walk = random.normal(spread.drift, spread.drift_error) * np.arange(MAX_DOUBLINGS + 1)
         return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk)
 
     def _largest(self) -> int:
@@ -262,7 +263,8 @@ def _pool(curves: Mapping[World, Curve]) -> tuple[Curve, Spread]:
 def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     """Returns mean and standard deviation of the change of log h per doubling of the nodes.
 
-    The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it.
+    The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it. How
+    far the worlds lie from their own slope tells how much it is worth.
     """
     doublings = np.log2([world.nodes for world in worlds])
     doublings -= doublings.mean()
@@ -270,7 +272,9 @@ def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     if wide == 0:
         return 0.0, DRIFT
     slope = float(np.sum(doublings * means)) / wide
-    trust = DRIFT**2 / (DRIFT**2 + float(np.var(means, ddof=1)) / wide)
+    rest = means - means.mean() - slope * doublings
+    error = float(np.sum(rest**2)) / max(1, len(worlds) - 2) / wide
+    trust = DRIFT**2 / (DRIFT**2 + error)
     return trust * slope, DRIFT
 
 

@@ -12,7 +12,7 @@ import subprocess
 import zlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,16 @@ import numpy as np
 from hvdb.base import progress, strict_json
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.base.strict_json import Malformed
-from hvdb.predict.cost import World, nodes_text, title
-from hvdb.predict.fabric import BARRIER
+from hvdb.predict.cost import Cost, World, nodes_text, title
+from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
 
-DRAWS, STEPS = 200, 20
+DRAWS, MAX_DRAWS = 200, 2000
+# Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
+STEPS, FEW_STEPS = 200, 20
+# ranks x steps x collectives of all draws: of some 2 to 5 s, and half of what hvd_bench simulate takes.
+WORK, MAX_WORK = 5e8, 1e10
+EXPECTING = 40  # draws of what reductions would take alone
 BAND = (5.0, 50.0, 95.0)  # percentiles
 PARTS = ("exposed", "stragglers", "control", "slowed")
 # Group of inputs that is drawn together -> what makes its part of the band smaller.
@@ -58,12 +63,14 @@ class Band:
 
 @dataclass(frozen=True)
 class Row:
-    """The prediction for one world. step: seconds. efficiency, parts: fractions; parts are medians, of the step."""
+    """The prediction for one world. step: seconds. efficiency, parts: fractions; parts are medians, of the step.
+    steps: simulated in each draw."""
 
     world: World
     step: Band
     efficiency: Band
     parts: dict[str, float]
+    steps: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -84,9 +91,11 @@ def band(values: np.ndarray) -> Band:
 @dataclass(frozen=True)
 class _Draw:
     """compute, alone: seconds of a step among others, and of one rank alone. load: time of a reduction
-    beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second."""
+    beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second, from those of
+    `measured`, the world of the session."""
 
     number: int
+    measured: World
     compute: float
     alone: float
     slowdown: float
@@ -154,11 +163,12 @@ class Predictor:
         forms = self._stream(number, "forms").random(2)
         return _Draw(
             number,
+            session.world,
             compute=compute.compute,
             alone=compute.alone,
             slowdown=overlap.slowdown,
             load=self._load if "overlap" in fixed or not expected else overlap.reduce / expected,
-            slowdown_scales=bool("overlap" not in fixed and forms[0] < 0.5),
+            slowdown_scales=bool("overlap" not in fixed and expected and forms[0] < 0.5),
             common_steps=bool(forms[1] < 0.5),
         )
 
@@ -173,38 +183,58 @@ class Predictor:
             self._drawn[key] = source.draw(self._stream(number, *names)) if number >= 0 else source.middle()
         return self._drawn[key].seconds(world, size)
 
-    def _costs(self, world: World, draw: _Draw, fixed: AbstractSet[str]) -> list[str]:
-        """Returns the lines of one draw."""
+    def _costs(self, world: World, draw: _Draw, fixed: AbstractSet[str], copy: float) -> list[str]:
+        """Returns the lines of one draw. copy: seconds for a byte."""
         inputs, total = self.inputs, self.inputs.gradient_bytes
         number = -1 if "collectives" in fixed else draw.number
         lines = ["draw"]
         for operation in inputs.operations():
-            random = self._stream(draw.number, "jitter", operation, str(world))
+            random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
             for size in inputs.fabric.sizes(operation, world, total):
                 seconds = draw.load * self._seconds(operation, size, world, number)
-                factors = [] if "steps" in fixed else inputs.fabric.jitter(operation, world, size, random)
+                factors = inputs.fabric.jitter(operation, world, size, random)
                 lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
         if inputs.base.schedule == "negotiated":
-            lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {inputs.copy:.6g}"]
-        slowdown, measured = draw.slowdown, inputs.sessions[0].world
-        if draw.slowdown_scales and world != measured and self._alone[0]:
-            there, here = (self._seconds(inputs.operations()[0], total, w) for w in (measured, world))
+            lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {copy:.6g}"]
+        slowdown = draw.slowdown
+        if draw.slowdown_scales and world != draw.measured:
+            there, here = (self._seconds(inputs.operations()[0], total, w) for w in (draw.measured, world))
             slowdown = min(1.0, slowdown * there / here)
         lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / inputs.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {inputs.late:.6g}"]
 
-    def _simulate(self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str]) -> list[dict[str, Any]]:
-        """Returns what the program prints for each draw. Errors: HvdbError; NotComparable for another plan."""
+    def _steps(self, world: World, draws: int) -> int:
+        """Returns how many steps to simulate in each draw."""
+        inputs, collectives = self.inputs, 1 + self.inputs.profile.gradients
+        bucket = inputs.base.number("engine.bucket_bytes")
+        if bucket and inputs.base.schedule != "negotiated":  # two successive buckets hold more than one may
+            collectives = min(collectives, 3 + int(2 * inputs.gradient_bytes / bucket))
+        a_step = draws * world.ranks * collectives
+        return max(1, int(min(STEPS, max(FEW_STEPS, WORK / a_step), MAX_WORK / a_step)))
+
+    def _simulate(
+        self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str], copy: float
+    ) -> list[dict[str, Any]]:
+        """Returns what the program prints for each draw. copy: seconds for a byte.
+
+        Errors: HvdbError; NotComparable for another plan.
+        """
         run = self.inputs.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
-        lines = ["hvd-costs 1", f"seed {self.seed}", f"steps {STEPS}", f"block {BLOCK}", f"device {device}"]
-        lines += ["pacing demand", f"align {align}"]
+        # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
+        lines = [
+            "hvd-costs 1",
+            f"seed {self.seed * MAX_DRAWS}",
+            f"steps {self._steps(world, len(draws))}",
+            f"block {BLOCK}",
+        ]
+        lines += [f"device {device}", "pacing demand", f"align {align}"]
         nodes = [node for session in self.inputs.sessions for node in session.noise()]
         for node in [] if "steps" in fixed else nodes[:MAX_NODES]:
             factors = (np.clip(series[:MAX_STEPS], *FACTORS) for series in node)
             lines += ["node", *(" ".join(["rank", *(f"{x:.5g}" for x in series)]) for series in factors)]
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
-        lines += [line for draw in draws for line in self._costs(world, draw, fixed)]
+        lines += [line for draw in draws for line in self._costs(world, draw, fixed, copy)]
         text = "\n".join([*lines, "end 1", ""])
         words = [self.program, "simulate", "--replay", self.inputs.profile.file, "--costs", "-", *self.inputs.options]
         try:
@@ -229,28 +259,29 @@ class Predictor:
         return found
 
     def _expected_reductions(self, world: World) -> float | None:
-        """Returns the seconds that the reductions of a step would take alone, by the collectives of `world`; None if
-        these were not measured."""
+        """Returns the mean seconds of the reductions of a step, by the collectives of `world` alone and their jitter;
+        None if these were not measured."""
         try:
             self._require(world)
         except HvdbError:
             return None
         middle = self._middle
-        draw = _Draw(0, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
-        (found,) = self._simulate(world, [draw], frozenset(["steps", "collectives"]))
-        return found["overlapped"] + found["exposed"]
+        one = _Draw(0, world, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
+        draws = [replace(one, number=number) for number in range(EXPECTING)]
+        found = self._simulate(world, draws, frozenset(["collectives"]), copy=0.0)
+        return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
     def _row(self, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
             return Row(world, band(alone), Band(1.0, 1.0, 1.0), dict.fromkeys((*PARTS, "interference"), 0.0))
-        found = self._simulate(world, draws, fixed)
+        found = self._simulate(world, draws, fixed, self.inputs.copy)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
-        return Row(world, band(step), band(alone / step), parts, self._notes(world))
+        return Row(world, band(step), band(alone / step), parts, self._steps(world, self.draws), self._notes(world))
 
     def _notes(self, world: World) -> tuple[str, ...]:
         """Returns a line for each value of this world that lies outside of what was measured."""
@@ -261,6 +292,8 @@ class Predictor:
             algorithm = fabric.algorithm(operation, size, world)
             if not fabric.cost(operation, algorithm, world).covers(world, size):
                 notes.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
+            if (smallest := fabric.sizes(operation, world, total)[0]) > MIN_TABLE_BYTES:
+                notes.append(f"{operation} of less than {smallest} bytes takes as long here as of {smallest}")
         if world.nodes > fabric.largest():
             notes.append(f"beyond the {fabric.largest()} nodes on which collectives were measured")
         steps = sum(len(session.solo_step) * len(session.hosts) for session in self.inputs.sessions)
@@ -279,6 +312,13 @@ class Predictor:
                         title(operation, algorithm), MEASURED, f"{len(cells)} cell{'s' * (len(cells) > 1)} on {where}"
                     )
                 )
+        largest = max(worlds)
+        for operation in self.inputs.operations() if largest.nodes > fabric.largest() else ():
+            algorithm = fabric.algorithm(operation, self.inputs.gradient_bytes, largest)
+            if isinstance(fitted := fabric.cost(operation, algorithm, largest), Cost):
+                spread = fitted.spread
+                source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
+                labels.append(Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4)))
         if known := sum(1 for seconds in self._alone if seconds):
             source = f"{known} session{'s' * (known > 1)}, over the same collectives alone"
             labels.append(Label("reductions beside compute", MEASURED, source, self._load))
@@ -293,4 +333,5 @@ class Predictor:
         if {world for world in worlds if world.ranks > 1} - {session.world for session in self.inputs.sessions}:
             source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
             labels.append(Label("slowdown by overlap on other worlds", ASSUMED, source))
+            labels.append(Label("reductions beside compute on other worlds", ASSUMED, "as on those of the sessions"))
         return labels

@@ -25,6 +25,13 @@ _TYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}
 _ALGORITHM = re.compile(r"\b(?:hierarchical\(shm\+)?(ring|doubling|rabenseifner|halving|pairwise|shm|nccl|mpi's own)\b")
 
 
+def name_on(world: World, operation: str, algorithm: str, hierarchical: bool) -> str:
+    """Returns the name of an algorithm on `world`. Nodes with several ranks reduce hierarchically: only their carriers
+    meet. A ring that a person forced is flat, over all ranks, which is another algorithm."""
+    several = operation == "all_reduce" and world.nodes > 1 and world.ranks_per_node > 1
+    return f"flat {algorithm}" if several and not hierarchical and algorithm in ("ring", "doubling") else algorithm
+
+
 def algorithm_that_ran(data_plane: str) -> str:
     """Returns the one algorithm that a cell's data plane names. Between nodes that have several ranks, it is the one of
     their carriers. Returns "" if there are several, or none that is known."""
@@ -47,15 +54,15 @@ class Fabric:
 
     def algorithm(self, operation: str, size: float, world: World) -> str:
         """Returns what a run of this kind takes for a message of `size` bytes."""
-        if self.plane.startswith("nccl"):
-            return "nccl"
         if operation == BARRIER:
             return ""
+        if self.plane.startswith("nccl"):
+            return "nccl"
         automatic = self.forced in ("auto", "hierarchical")
         if world.nodes == 1:
             return "shm" if automatic or self.forced == "shm" else self.forced
         if not automatic:
-            return "mpi's own" if self.forced == "mpi" else self.forced
+            return "mpi's own" if self.forced == "mpi" else name_on(world, operation, self.forced, hierarchical=False)
         if size > SMALL_BYTES:
             return "ring"
         return "doubling" if operation == "all_reduce" else "direct"
@@ -107,9 +114,9 @@ class Fabric:
         """Returns the largest number of nodes on which anything was measured."""
         return max(cell.world.nodes for cells in self.cells.values() for cell in cells)
 
-    def jitter(self, operation: str, world: World, size: float, random: np.random.Generator) -> np.ndarray:
+    def jitter(self, operation: str, world: World, size: float, random: np.random.Generator | None) -> np.ndarray:
         """Returns samples / median of a cell that is like this collective: of this world or else of the largest one,
-        and of the nearest size by ratio; JITTER of them, drawn with replacement."""
+        and of the nearest size by ratio; JITTER of them, drawn with replacement, or without `random` their mean."""
         cells = self.cells.get((operation, self.algorithm(operation, size, world)), [])
         if world.nodes > 1:
             cells = [cell for cell in cells if cell.world.nodes > 1]
@@ -118,7 +125,8 @@ class Fabric:
             most = max(cell.world for cell in cells)
             there = [cell for cell in cells if cell.world == most]
         nearest = min(there, key=lambda cell: abs(math.log(max(cell.size, 1) / size)))
-        return random.choice(nearest.samples, JITTER) / np.median(nearest.samples)
+        drawn = random.choice(nearest.samples, JITTER) if random else np.mean(nearest.samples, keepdims=True)
+        return drawn / np.median(nearest.samples)
 
 
 def _fits(cell: SampledCell, kind: str) -> bool:
@@ -190,9 +198,8 @@ def _add(fabric: Fabric, session: CollSession, world: World, kind: str) -> None:
                 f"collectives {columns['session_uuid'][:8]}: {columns['operation']} of {columns['bytes']} bytes had "
                 f"{columns['wrong']} wrong elements: repair this first"
             )
-        barrier = columns["operation"] == BARRIER
-        algorithm = "" if barrier else algorithm_that_ran(columns["data_plane"])
-        if fabric.plane.startswith("nccl"):
-            algorithm = "nccl"
+        ran = "nccl" if fabric.plane.startswith("nccl") else algorithm_that_ran(columns["data_plane"])
+        hierarchical = columns["data_plane"].startswith("hierarchical")
+        algorithm = "" if columns["operation"] == BARRIER else name_on(world, columns["operation"], ran, hierarchical)
         made = Cell(world, columns["bytes"], cell.samples, columns["session_uuid"])
         fabric.cells.setdefault((columns["operation"], algorithm), []).append(made)

@@ -43,8 +43,8 @@ class Figures:
     """What a session tells, from all of its samples or from resampled ones.
 
     compute, alone: seconds of a step of a rank among others without reductions, and of a rank alone. slowdown: seconds
-    by which a second of reductions beside it delays compute. reduce: seconds of reductions in a step of the rank that
-    waited least.
+    by which a second of reductions beside it delays compute. reduce: mean seconds of reductions in a step of the rank
+    that waited least, as a simulation counts them.
     """
 
     compute: float
@@ -57,7 +57,8 @@ class Figures:
 class Training:
     """A session with the phases solo, none and full. Arrays in seconds: [rank, step], or [step] of the solo rank.
 
-    reduce, exposed: minima over ranks. hosts: ranks of each node, in their order.
+    reduce, busy, exposed: minima over ranks. busy: the engine's thread reduces, copies or negotiates. hosts: ranks of
+    each node, in their order.
     """
 
     solo: Run
@@ -70,6 +71,7 @@ class Training:
     none_compute: np.ndarray
     full_compute: np.ndarray
     reduce: np.ndarray
+    busy: np.ndarray
     exposed: np.ndarray
 
     def figures(self, random: np.random.Generator | None = None) -> Figures:
@@ -84,13 +86,13 @@ class Training:
         def middle(series: np.ndarray) -> float:
             return float(np.mean(np.median(series[..., chosen], axis=-1)))
 
-        beside = middle(self.reduce) - middle(self.exposed)
+        beside = middle(self.busy) - middle(self.exposed)
         slowed = middle(self.full_compute) - middle(self.none_compute)
         return Figures(
             compute=middle(self.none_step),
             alone=middle(self.solo_step),
             slowdown=float(np.clip(slowed / beside, 0, 1)) if beside > 0 else 0.0,
-            reduce=middle(self.reduce),
+            reduce=float(np.mean(self.reduce[chosen])),
         )
 
     def noise(self) -> list[list[np.ndarray]]:
@@ -175,6 +177,9 @@ def _training(members: dict[str, Run]) -> Training:
         raise TooLittle(f"session {full.session_uuid[:8]} has {steps} steps of each phase, and {MIN_STEPS} are needed")
     if not np.median(none["compute_seconds"], axis=1).min() > 0:
         raise HvdbError(f"run {members['none'].short_id} has steps whose compute takes no time")
+    reduce = whole["reduce_seconds"][:, :steps].min(axis=0)
+    negotiated = ("copy_seconds", "control_seconds") if full.schedule == "negotiated" else ()
+    others = [series[:steps] for series in map(full.lowest, negotiated) if len(series) >= steps]
     return Training(
         solo=members["solo"],
         full=full,
@@ -185,7 +190,8 @@ def _training(members: dict[str, Run]) -> Training:
         none_step=none["step_seconds"][:, :steps],
         none_compute=none["compute_seconds"][:, :steps],
         full_compute=whole["compute_seconds"][:, :steps],
-        reduce=whole["reduce_seconds"][:, :steps].min(axis=0),
+        reduce=reduce,
+        busy=np.sum([reduce, *others], axis=0),
         exposed=whole["exposed_seconds"][:, :steps].min(axis=0),
     )
 
@@ -249,6 +255,15 @@ def _options(run: Run) -> list[str]:
     return words if run.allreduce_type == "fp32" else [*words, "--allreduce-dtype", run.allreduce_type]
 
 
+def _sha256(file: Path) -> str:
+    """Returns the hash of a file that may be larger than the memory. Errors: OSError."""
+    made = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(1 << 20):
+            made.update(piece)
+    return made.hexdigest()
+
+
 def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> Inputs:
     """Returns the inputs. stored: the runs of `stores`.
 
@@ -258,8 +273,9 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
     chosen = efficiency.select(stored)
     base, whole, found, notes = _base(profile, chosen.runs)
     full = base["full"]
+    crowded = "had more threads than cores"
     if full.fact(_CROWDED) and full.device != "replay":
-        raise HvdbError(f"run {full.short_id} had more threads than cores, which says nothing about ranks that do not")
+        raise HvdbError(f"run {full.short_id} {crowded}, which says nothing about ranks that do not")
     first = _training(base)
     sessions = [first]
     for members in whole:
@@ -268,6 +284,9 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
             continue
         if differing := [d.key for d in comparable.differences(full, other) if d.in_fingerprint]:
             notes.append(f"session {other.session_uuid[:8]} is not used: it differs in {', '.join(differing[:6])}")
+            continue
+        if other.fact(_CROWDED) and other.device != "replay":
+            notes.append(f"session {other.session_uuid[:8]} is not used: it {crowded}")
             continue
         try:
             training = _training(members)
@@ -300,8 +319,7 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
         made.copy = float(np.median(copied)) / (2 * made.gradient_bytes)
         source = f"copy_seconds of run {full.short_id}, as if every gradient was copied"
         made.labels.append(Label("copies", ASSUMED, source))
-    for file in [profile.file, *stores]:
-        made.files[str(file)] = hashlib.sha256(file.read_bytes()).hexdigest()
+    made.files = {str(profile.file): profile.sha256, **{str(store): _sha256(store) for store in stores}}
     if not cells.cells:
         raise TooLittle(
             "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "

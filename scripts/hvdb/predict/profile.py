@@ -22,7 +22,7 @@ MAX_LETTERS = 1 << 16  # of a value; `factors` is the longest
 
 @dataclass(frozen=True)
 class Profile:
-    """The step of one rank alone. Times in seconds. elements: of all gradients together."""
+    """The step of one rank alone. Times in seconds. gradients: their number. elements: of all of them together."""
 
     file: Path
     sha256: str
@@ -33,6 +33,7 @@ class Profile:
     source_run: str
     backward_end: float
     update: float
+    gradients: int
     elements: int
 
     @property
@@ -62,7 +63,7 @@ def read(file: Path) -> Profile:
         content = opened.read(MAX_FILE_BYTES + 1)
     lines = content.decode("utf-8", errors="replace").split("\n")
     header: dict[str, str] = {}
-    number, elements = 1, 0
+    number, gradients, elements = 1, 0, 0
     try:
         if len(content) > MAX_FILE_BYTES:
             raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
@@ -71,6 +72,7 @@ def read(file: Path) -> Profile:
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 (the error names it)
             key, _, value = line.partition(" ")
             if key == "gradient":
+                gradients += 1
                 elements += _whole(value.partition(" ")[0], MAX_ELEMENTS)
             elif key in header:
                 raise Malformed("a key that occurs twice")
@@ -90,6 +92,7 @@ def read(file: Path) -> Profile:
             source_run=header["source_run"],
             backward_end=_seconds(header["backward_end_seconds"]),
             update=_seconds(header["update_seconds"]),
+            gradients=gradients,
             elements=elements,
         )
         if made.step == 0 or not 0 < elements <= MAX_ELEMENTS or max(map(len, header.values())) > MAX_LETTERS:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hvdb.judge import efficiency
+from hvdb.judge.bootstrap import Estimate
 from hvdb.predict.draws import GROUPS, Band, Prediction, Row
 from hvdb.predict.inputs import Inputs
 
@@ -21,17 +22,16 @@ MIN_PART = 0.1  # a group that makes less of a band's width is not named
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What the used sessions measured on as many ranks. step: seconds. efficiency: a fraction with its interval, or the
-    range over sessions."""
+    """What the used sessions measured on as many ranks. step: seconds. answer: the efficiency as text (%), or that it
+    is not resolved."""
 
     step: float
-    efficiency: float
-    low: float | None
-    high: float | None
+    efficiency: Estimate
+    answer: str
 
 
-def measured(inputs: Inputs) -> dict[int, Measured]:
-    """Returns ranks -> what was measured there."""
+def measured(inputs: Inputs, text: Callable[[Estimate], str]) -> dict[int, Measured]:
+    """Returns ranks -> what was measured there. text: of an efficiency."""
     found: dict[int, Measured] = {}
     used = [run for session in inputs.sessions for run in (session.solo, session.full)]
     for cell in efficiency.cells(used, mix_fingerprints=True):
@@ -39,9 +39,7 @@ def measured(inputs: Inputs) -> dict[int, Measured]:
             continue
         full = [session.full for session in inputs.sessions if session.world.ranks == cell.ranks]
         step = float(np.median([efficiency.step_time(run).value for run in full]))
-        value = cell.efficiency
-        low, high = (value.low, value.high) if value.lowest is None else (value.lowest, value.highest)
-        found[cell.ranks] = Measured(step, value.value, low, high)
+        found[cell.ranks] = Measured(step, cell.efficiency, text(cell.efficiency))
     return found
 
 
@@ -64,9 +62,7 @@ def rows(prediction: Prediction, there: Mapping[int, Measured]) -> list[list[str
     made = []
     for row in prediction.rows:
         known = there.get(row.world.ranks)
-        shown = "" if known is None else f"{100 * known.efficiency:.1f}"
-        if known and known.low is not None and known.high is not None:
-            shown += f" [{100 * known.low:.1f}, {100 * known.high:.1f}]"
+        shown = "" if known is None else known.answer
         parts = [f"{100 * row.parts[name]:.1f}" for name in ("exposed", "stragglers", "slowed", "interference")]
         made.append(
             [str(row.world.ranks), str(row.world.nodes), _cell(row.step, 1e3), _cell(row.efficiency, 100), shown]
@@ -106,6 +102,14 @@ def _band(band: Band) -> dict[str, float]:
     return {"low": band.low, "middle": band.middle, "high": band.high}
 
 
+def _measured(known: Measured) -> dict[str, Any]:
+    """Returns JSON values. An efficiency without an interval is not a result, so its value is null."""
+    made = dataclasses.asdict(known)
+    if not efficiency.bounded(known.efficiency):
+        made["efficiency"]["value"] = None
+    return made
+
+
 def _row(row: Row, known: Measured | None) -> dict[str, Any]:
     return {
         "ranks": row.world.ranks,
@@ -113,7 +117,8 @@ def _row(row: Row, known: Measured | None) -> dict[str, Any]:
         "step_seconds": _band(row.step),
         "efficiency": _band(row.efficiency),
         "parts": row.parts,
-        "measured": dataclasses.asdict(known) if known else None,
+        "steps": row.steps,
+        "measured": _measured(known) if known else None,
         "warnings": list(row.notes),
     }
 
@@ -121,7 +126,7 @@ def _row(row: Row, known: Measured | None) -> dict[str, Any]:
 def document(
     inputs: Inputs, prediction: Prediction, there: Mapping[int, Measured], drawn: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Returns the JSON document. drawn: seed, draws and steps. Times in seconds, other figures as fractions."""
+    """Returns the JSON document. drawn: seed and draws. Times in seconds, other figures as fractions."""
     profile, base = inputs.profile, inputs.base
     names = ("model", "unit", "units_per_step", "compute_type", "source_run")
     return {

@@ -1,6 +1,8 @@
 """A program that speaks the interface of `hvd_bench simulate`, with a step that can be computed by hand:
 
-    step = compute x the profile's step x mean of the noise + time of the largest message + cycle
+    step = compute x the profile's step x mean of the noise + largest message + cycle
+
+The largest message takes its mean time, and is copied in and out.
 
 It reads the text of costs strictly, so that a test fails where predict writes another one.
 """
@@ -59,16 +61,18 @@ def simulate(text: str, alone: float, plan_hash: str) -> list[dict]:
         draw = 0
         while lines.at("draw"):
             lines.take("draw")
-            reductions = 0.0
+            reductions = largest = 0.0
             for operation in OPERATIONS:
-                last, seconds = 0, 0.0
+                last, seconds, factors = 0, 0.0, []
                 while lines.at(operation):
                     size, seconds, *factors = map(float, lines.take(operation))
                     assert size > last and seconds >= 0 and all(factor > 0 for factor in factors)
                     last = size
-                reductions += seconds
+                largest = max(largest, last)
+                reductions += seconds * (sum(factors) / len(factors) if factors else 1.0)
             single = {key: float(lines.take(key)[0]) for key in SINGLE if lines.at(key)}
             assert 0 <= single.get("slowdown", 0) <= 1 and single.get("common", 0) in (0, 1)
+            reductions += 2 * largest * single.get("copy", 0.0)
             step = single.get("compute", 1.0) * alone * mean + reductions + single.get("cycle", 0.0)
             figures = {"step": step, "exposed": reductions, "control": single.get("cycle", 0.0)}
             rest = dict.fromkeys(("stragglers", "slowed", "overlapped", "update"), 0.0)

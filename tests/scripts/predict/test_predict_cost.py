@@ -46,6 +46,8 @@ class Form(unittest.TestCase):
         self.assertEqual(steps("all_reduce", "ring", World(8, 4)), (14, 1 / 32))
         self.assertEqual(steps("reduce_scatter", "ring", World(4)), (4, 1 / 4))
         self.assertEqual(steps("all_gather", "ring", World(4)), (3, 1 / 4))
+        self.assertEqual(steps("reduce_scatter", "ring", World(4, 2)), (8, 1 / 8))
+        self.assertEqual(steps("all_gather", "ring", World(4, 2)), (7, 1 / 8))
         self.assertEqual(steps("all_reduce", "doubling", World(8)), (3, 1))
         self.assertEqual(steps("all_reduce", "doubling", World(6)), (4, 1))
         self.assertEqual(steps("barrier", "ring", World(5)), (4, 0))
@@ -127,26 +129,38 @@ class Draws(unittest.TestCase):
         one, two = (cost.draw(np.random.default_rng(7)).seconds(World(64), 1 << 22) for _ in range(2))
         self.assertEqual(one, two)
 
+    def test_a_drift_without_scatter_is_found(self) -> None:
+        drift = math.log(1.05)
+        cost = fit("all_reduce", "ring", cells(factor=lambda nodes: math.exp(drift * math.log2(nodes))))
+        self.assertAlmostEqual(cost.spread.drift, drift, delta=0.003)
+
+    def test_a_draw_drifts_by_as_much_at_every_doubling(self) -> None:
+        cost = fit("all_reduce", "ring", cells())
+        random = np.random.default_rng(1)
+        walks = np.array([cost.draw(random).walk for _ in range(200)])
+        np.testing.assert_allclose(np.diff(walks), np.tile(walks[:, 1:2], walks.shape[1] - 1))
+        self.assertAlmostEqual(walks[:, 10].std(), 10 * cost.spread.drift_error, delta=0.03)
+
     def test_the_band_covers_nine_tenths_of_constructed_truths(self) -> None:
-        """Worlds differ by a factor of 3 %, and drift by 1 % per doubling: the 90 % band of 8 nodes holds the truth."""
+        """Worlds differ by a factor of 3 %, and drift by 1 % per doubling: the 90 % bands hold the truth."""
         random = np.random.default_rng(20261126)
-        inside, widths = 0, []
-        trials = 100
-        for _ in range(trials):
+        larger = (8, 128)
+        inside, widths = dict.fromkeys(larger, 0), {nodes: [] for nodes in larger}
+        for _ in range(100):
             drift = random.normal(0, 0.01)
-            own = {n: math.exp(random.normal(0, 0.03) + drift * math.log2(n)) for n in (2, 3, 4, 8)}
-            cost = fit(
-                "all_reduce",
-                "ring",
-                cells(noise=0.05, random=random, factor=own.__getitem__),
-            )
-            drawn = [cost.draw(random).seconds(World(8), 1 << 22) for _ in range(60)]
-            low, high = np.quantile(drawn, [0.05, 0.95])
-            true = 14 * latency_and_rate((1 << 22) / 8) * own[8]
-            inside += bool(low <= true <= high)
-            widths.append((high - low) / true)
-        self.assertGreaterEqual(inside, 83)  # of 100 trials with a probability of 0.9 each, in 98 of 100 cases
-        self.assertLess(np.median(widths), 0.35)
+            own = {n: math.exp(random.normal(0, 0.03) + drift * math.log2(n)) for n in (2, 3, 4, *larger)}
+            cost = fit("all_reduce", "ring", cells(noise=0.05, random=random, factor=own.__getitem__))
+            draws = [cost.draw(random) for _ in range(60)]
+            for nodes in larger:
+                size = nodes << 19
+                low, high = np.quantile([draw.seconds(World(nodes), size) for draw in draws], [0.05, 0.95])
+                true = 2 * (nodes - 1) * latency_and_rate(1 << 19) * own[nodes]
+                inside[nodes] += bool(low <= true <= high)
+                widths[nodes].append((high - low) / true)
+        for nodes, widest in ((8, 0.35), (128, 0.5)):
+            # Of 100 trials with a probability of 0.9 each, in 98 of 100 cases.
+            self.assertGreaterEqual(inside[nodes], 83, (nodes, inside))
+            self.assertLess(np.median(widths[nodes]), widest, nodes)
 
 
 if __name__ == "__main__":
