@@ -81,7 +81,7 @@ class RecordWriter {
     const Problem& problem = cell.cell.problem;
     const Variant& variant = options_.variants[static_cast<std::size_t>(cell.cell.variant)];
     const bool timed = cell.seconds.value > 0;
-    const std::optional<Estimate> seconds = timed ? std::optional(cell.seconds) : std::nullopt;
+    const Estimate seconds = timed ? cell.seconds : Estimate{kNoInterval, kNoInterval, kNoInterval};  // NaN: NULL
     writer.write({{"session_uuid", record_.session_uuid},
                   {"seq", seq},
                   {"operation", name(problem.collective)},
@@ -98,9 +98,9 @@ class RecordWriter {
                   {"registered", variant.registered},
                   {"samples", cell.samples},
                   {"operations_per_sample", cell.batch},
-                  {"seconds", part(seconds, &Estimate::value)},
-                  {"seconds_low", part(seconds, &Estimate::low)},
-                  {"seconds_high", part(seconds, &Estimate::high)},
+                  {"seconds", seconds.value},
+                  {"seconds_low", seconds.low},
+                  {"seconds_high", seconds.high},
                   {"transfer_seconds", cell.transfer},
                   {"skew_seconds", cell.skew},
                   {"last_rank", cell.last_rank},
