@@ -79,7 +79,8 @@ inline constexpr double kWidestEfficiency = 0.2;
 /// Returns true if the efficiency has an interval of at most kWidestEfficiency.
 bool is_resolved(const Estimate& efficiency);
 
-/// What is said of an efficiency that is not resolved. Python fills the second text in, too (results/names.json).
+/// The answers for an efficiency that is not resolved, which results/names.json gives to Python, too. kWideText takes
+/// the ends of the interval, in percent.
 inline constexpr std::string_view kNoIntervalText = "not resolved: too few rounds for an interval";
 inline constexpr std::string_view kWideText = "not resolved: between {:.0f} and {:.0f} %";
 /// Returns "97.6 % [97.0, 98.6]", "not resolved: between 46 and 101 %", or "not resolved: too few rounds for an

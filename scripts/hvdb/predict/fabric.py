@@ -49,7 +49,7 @@ class Fabric:
     cells: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    _fits: dict[tuple[str, str], cost.Cost | HvdbError] = field(default_factory=dict)
+    _fitted_costs: dict[tuple[str, str], cost.Cost | HvdbError] = field(default_factory=dict)
     _own: dict[tuple[str, str, World], cost.Own] = field(default_factory=dict)
 
     def algorithm(self, operation: str, size: float, world: World) -> str:
@@ -85,13 +85,13 @@ class Fabric:
 
     def _fitted(self, operation: str, algorithm: str, world: World) -> cost.Cost | HvdbError:
         key = (operation, algorithm)
-        if key not in self._fits:
+        if key not in self._fitted_costs:
             try:
                 cost.steps(operation, algorithm, world)
-                self._fits[key] = cost.fit(operation, algorithm, self.cells.get(key, []))
+                self._fitted_costs[key] = cost.fit(operation, algorithm, self.cells.get(key, []))
             except HvdbError as error:
-                self._fits[key] = error
-        return self._fits[key]
+                self._fitted_costs[key] = error
+        return self._fitted_costs[key]
 
     def sizes(self, operation: str, world: World, largest: int) -> list[int]:
         """Returns ascending sizes at which a table tells the cost of an operation on `world`, up to `largest` bytes.

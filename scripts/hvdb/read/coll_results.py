@@ -7,13 +7,12 @@ The files may come from a stranger. This module checks every field that it uses,
 from __future__ import annotations
 
 import sqlite3
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from hvdb.base import strict_json
 from hvdb.base.errors import HvdbError
@@ -334,7 +333,7 @@ def _foreign(file: Path, ranks: int | None, into: Read) -> None:
         elif row.operation == "barrier":
             gathered.leave_out(panel, row.size, "has no size, so it cannot be drawn")
         else:
-            gathered.add(panel, found.program, Point(row.size, 1e6 * float(np.median(row.seconds))))
+            gathered.add(panel, found.program, Point(row.size, 1e6 * statistics.median(row.seconds)))
 
 
 def read(files: Sequence[Path], sessions: Sequence[str] = (), ranks: int | None = None) -> Read:

@@ -158,7 +158,7 @@ class Draws(unittest.TestCase):
                 inside[nodes] += bool(low <= true <= high)
                 widths[nodes].append((high - low) / true)
         for nodes, widest in ((8, 0.35), (128, 0.5)):
-            # Of 100 trials with a probability of 0.9 each, in 98 of 100 cases.
+            # If each of 100 bands holds the truth with probability 0.9, at least 83 of them do so in 98 of 100 cases.
             self.assertGreaterEqual(inside[nodes], 83, (nodes, inside))
             self.assertLess(np.median(widths[nodes]), widest, nodes)
 
