@@ -10,9 +10,11 @@ from pathlib import Path
 from hvdb.base import printable, progress, whole_file
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
-from hvdb.predict import draws, inputs, profile, report
+from hvdb.predict import draws, inputs, profile, report, what_if
 from hvdb.predict.cost import World
+from hvdb.predict.draws import Variant
 from hvdb.predict.inputs import Inputs
+from hvdb.predict.what_if import WhatIf
 from hvdb.read import runs
 from hvdb.run import rerun
 from hvdb.show import tables
@@ -38,6 +40,13 @@ def _ranks(text: str) -> list[int]:
     return sorted(found)
 
 
+def _what_if(text: str) -> WhatIf:
+    try:
+        return what_if.parse(text)
+    except HvdbError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     made = new_parser(
@@ -51,6 +60,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--profile", type=Path, required=True, metavar="FILE", help="what --record-replay wrote")
     made.add_argument(
         "--ranks", type=_ranks, required=True, metavar="LIST", help="such as 2,4,8; 1..512: powers of two"
+    )
+    made.add_argument(
+        "--what-if",
+        type=_what_if,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="predict this, too: other options of the schedule, such as '--bucket-mb 64' (may be given several times)",
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write the prediction as JSON")
     made.add_argument("--program", type=Path, metavar="FILE", help="the hvd_bench that simulates (default: this one's)")
@@ -89,15 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
         stored = runs.load(arguments.stores, step)
     made = inputs.gather(found, arguments.stores, stored)
     worlds = _worlds(arguments.ranks, made)
+    variants = [Variant("", made), *(Variant(one.text, what_if.apply(made, one)) for one in arguments.what_if)]
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
-        prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, step)
+        prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, variants, step)
     there = report.measured(made, tables.efficiency_text)
     if arguments.json:
         drawn = {"seed": arguments.seed, "draws": arguments.draws}
         text = report.json_text(report.document(made, prediction, there, drawn))
         whole_file.write_text(arguments.json, text)
     printable.say(report.title(made))
-    print(tables.text_table(report.HEADER, report.rows(prediction, there)))
+    print(tables.text_table(report.header(prediction), report.rows(prediction, there)))
     for line in report.lines(made, prediction):
         printable.say(line)
     if arguments.json:

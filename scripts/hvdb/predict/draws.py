@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from hvdb.base import progress, strict_json
-from hvdb.base.errors import HvdbError, TooLittle
+from hvdb.base.errors import HvdbError, NotComparable, TooLittle
 from hvdb.base.strict_json import Malformed
 from hvdb.predict.cost import Cost, World, nodes_text, title
 from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
-from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, require_plan
+from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label
+from hvdb.predict.schedule import NEGOTIATED
+from hvdb.read.runs import Run
 
 DRAWS, MAX_DRAWS = 200, 2000
 # Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
@@ -75,10 +77,20 @@ class Row:
 
 
 @dataclass
-class Prediction:
-    """rows: by ranks. narrower: group -> by how much the band of the last row is narrower without it, in efficiency."""
+class Variant:
+    """The same training as the run had it (text ""), or as a what-if changes it. rows: one for each world."""
 
-    rows: list[Row]
+    text: str
+    inputs: Inputs
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Prediction:
+    """variants: the first is as the run was. narrower: group -> by how much the band of its last row is narrower
+    without it, in efficiency."""
+
+    variants: list[Variant]
     narrower: dict[str, float]
     labels: list[Label] = field(default_factory=list)
 
@@ -86,6 +98,15 @@ class Prediction:
 def band(values: np.ndarray) -> Band:
     """Returns the percentiles BAND of `values`."""
     return Band(*map(float, np.percentile(values, BAND)))
+
+
+def require_plan(run: Run, plan_hash: object) -> None:
+    """Errors: NotComparable if the simulator cut the gradients into other buckets than the run."""
+    if run.schedule != NEGOTIATED and run.plan_hash and plan_hash != run.plan_hash:
+        raise NotComparable(
+            f"the buckets of run {run.short_id} (plan {run.plan_hash}) are not those of this profile and these options "
+            f"({plan_hash}): the profile or the program is another one"
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +126,8 @@ class _Draw:
 
 
 class Predictor:
-    """Predicts worlds from one set of inputs. `program`: hvd_bench."""
+    """Predicts worlds from one set of inputs. `program`: hvd_bench. The `made` of methods are these inputs, or those
+    that a what-if has changed."""
 
     def __init__(self, inputs: Inputs, program: Path, seed: int, draws: int = DRAWS) -> None:
         self.inputs, self.program, self.seed, self.draws = inputs, program, seed, draws
@@ -115,27 +137,32 @@ class Predictor:
         known = [s.figures().reduce / e for s, e in zip(inputs.sessions, self._alone, strict=True) if e]
         self._load = float(np.median(known)) if known else 1.0
 
-    def predict(self, worlds: Sequence[World], step: progress.Step = progress.silent) -> Prediction:
-        """Returns rows in the order of `worlds`, and what would narrow the band of the last one.
+    def predict(
+        self, worlds: Sequence[World], variants: Sequence[Variant], step: progress.Step = progress.silent
+    ) -> Prediction:
+        """Fills the rows of the variants, in the order of `worlds`, and says what would narrow the band of the last row
+        of the first one.
 
         Errors: TooLittle if a world cannot be predicted from these inputs; NotComparable for another plan of buckets.
         """
-        for world in worlds:
-            self._require(world)
-        rows = []
-        for world in worlds:
-            rows.append(self._row(world, frozenset()))
-            step(len(rows), len(worlds) + len(GROUPS))
+        for variant in variants:
+            for world in worlds:
+                self._require(variant.inputs, world)
+        groups = GROUPS if worlds[-1].ranks > 1 else {}
+        done, work = 0, len(worlds) * len(variants) + len(groups)
+        for variant in variants:
+            for world in worlds:
+                variant.rows.append(self._row(variant.inputs, world, frozenset()))
+                step(done := done + 1, work)
         narrower = {}
-        if worlds[-1].ranks > 1:
-            for group in GROUPS:
-                without = self._row(worlds[-1], frozenset([group]))
-                narrower[group] = rows[-1].efficiency.width - without.efficiency.width
-                step(len(rows) + len(narrower), len(worlds) + len(GROUPS))
-        return Prediction(rows, narrower, self._labels(worlds))
+        for group in groups:
+            without = self._row(variants[0].inputs, worlds[-1], frozenset([group]))
+            narrower[group] = variants[0].rows[-1].efficiency.width - without.efficiency.width
+            step(done := done + 1, work)
+        return Prediction(list(variants), narrower, self._labels(variants, worlds))
 
-    def _require(self, world: World) -> None:
-        fabric = self.inputs.fabric
+    def _require(self, made: Inputs, world: World) -> None:
+        fabric = made.fabric
         if world.ranks == 1:
             return
         if world.nodes > 1 and fabric.largest() == 1:
@@ -143,9 +170,9 @@ class Predictor:
                 f"{world.ranks} ranks are {world.nodes} nodes, and these stores hold collectives of one node only, "
                 "which say nothing about a network: run hvd_bench coll --db on 2, 3 and 4 nodes"
             )
-        for operation in self.inputs.operations():
-            fabric.sizes(operation, world, self.inputs.gradient_bytes)
-        if self.inputs.base.schedule == "negotiated":
+        for operation in made.schedule.operations():
+            fabric.sizes(operation, world, made.gradient_bytes)
+        if made.schedule.name == NEGOTIATED:
             fabric.cost(BARRIER, "", world)
 
     def _stream(self, draw: int, *names: str) -> np.random.Generator:
@@ -172,9 +199,9 @@ class Predictor:
             common_steps=bool(forms[1] < 0.5),
         )
 
-    def _seconds(self, operation: str, size: float, world: World, number: int = -1) -> float:
+    def _seconds(self, made: Inputs, operation: str, size: float, world: World, number: int = -1) -> float:
         """Returns the time of a collective alone in draw `number`; -1: in the middle of all draws."""
-        fabric = self.inputs.fabric
+        fabric = made.fabric
         algorithm = "" if operation == BARRIER else fabric.algorithm(operation, size, world)
         source = fabric.cost(operation, algorithm, world)
         key = (id(source), number)
@@ -183,60 +210,66 @@ class Predictor:
             self._drawn[key] = source.draw(self._stream(number, *names)) if number >= 0 else source.middle()
         return self._drawn[key].seconds(world, size)
 
-    def _costs(self, world: World, draw: _Draw, fixed: AbstractSet[str], copy: float) -> list[str]:
-        """Returns the lines of one draw. copy: seconds for a byte."""
-        inputs, total = self.inputs, self.inputs.gradient_bytes
+    def _costs(self, made: Inputs, world: World, draw: _Draw, fixed: AbstractSet[str]) -> list[str]:
+        """Returns the lines of one draw."""
+        total = made.gradient_bytes
         number = -1 if "collectives" in fixed else draw.number
         lines = ["draw"]
-        for operation in inputs.operations():
+        for operation in made.schedule.operations():
             random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
-            for size in inputs.fabric.sizes(operation, world, total):
-                seconds = draw.load * self._seconds(operation, size, world, number)
-                factors = inputs.fabric.jitter(operation, world, size, random)
+            for size in made.fabric.sizes(operation, world, total):
+                seconds = draw.load * self._seconds(made, operation, size, world, number)
+                factors = made.fabric.jitter(operation, world, size, random)
                 lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
-        if inputs.base.schedule == "negotiated":
-            lines += [f"cycle {self._seconds(BARRIER, 0, world, number):.6g}", f"copy {copy:.6g}"]
+        if made.schedule.name == NEGOTIATED:
+            low, high = made.copy
+            copy = low * (high / low) ** self._stream(draw.number, "copy").random() if low > 0 else 0.0
+            lines += [f"cycle {self._seconds(made, BARRIER, 0, world, number):.6g}", f"copy {copy:.6g}"]
         slowdown = draw.slowdown
-        if draw.slowdown_scales and world != draw.measured:
-            there, here = (self._seconds(inputs.operations()[0], total, w) for w in (draw.measured, world))
-            slowdown = min(1.0, slowdown * there / here)
-        lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / inputs.recorded:.6g}"]
-        return [*lines, f"common {int(draw.common_steps)}", f"shift {inputs.late:.6g}"]
+        if draw.slowdown_scales and (world != draw.measured or made is not self.inputs):
+            here, there = self._rate(made, world), self._rate(self.inputs, draw.measured)
+            slowdown = min(1.0, slowdown * here / there)
+        lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / made.recorded:.6g}"]
+        return [*lines, f"common {int(draw.common_steps)}", f"shift {made.late:.6g}"]
 
-    def _steps(self, world: World, draws: int) -> int:
+    def _rate(self, made: Inputs, world: World) -> float:
+        """Returns how many bytes of gradients a second of reductions takes, if all are reduced at once."""
+        total = made.gradient_bytes
+        return total / sum(self._seconds(made, operation, total, world) for operation in made.schedule.operations())
+
+    def _steps(self, made: Inputs, world: World, draws: int) -> int:
         """Returns how many steps to simulate in each draw."""
-        inputs, collectives = self.inputs, 1 + self.inputs.profile.gradients
-        bucket = inputs.base.number("engine.bucket_bytes")
-        if bucket and inputs.base.schedule != "negotiated":  # two successive buckets hold more than one may
-            collectives = min(collectives, 3 + int(2 * inputs.gradient_bytes / bucket))
+        collectives, bucket = 1 + made.profile.gradients, made.schedule.bucket_bytes
+        if made.schedule.name != NEGOTIATED:  # two successive buckets hold more than one may
+            collectives = min(collectives, 3 + int(2 * made.gradient_bytes / bucket))
         a_step = draws * world.ranks * collectives
         return max(1, int(min(STEPS, max(FEW_STEPS, WORK / a_step), MAX_WORK / a_step)))
 
     def _simulate(
-        self, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str], copy: float
+        self, made: Inputs, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str]
     ) -> list[dict[str, Any]]:
-        """Returns what the program prints for each draw. copy: seconds for a byte.
+        """Returns what the program prints for each draw.
 
         Errors: HvdbError; NotComparable for another plan.
         """
-        run = self.inputs.base
+        run = made.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
         # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
         lines = [
             "hvd-costs 1",
             f"seed {self.seed * MAX_DRAWS}",
-            f"steps {self._steps(world, len(draws))}",
+            f"steps {self._steps(made, world, len(draws))}",
             f"block {BLOCK}",
         ]
         lines += [f"device {device}", "pacing demand", f"align {align}"]
-        nodes = [node for session in self.inputs.sessions for node in session.noise()]
+        nodes = [node for session in made.sessions for node in session.noise()]
         for node in [] if "steps" in fixed else nodes[:MAX_NODES]:
             factors = (np.clip(series[:MAX_STEPS], *FACTORS) for series in node)
             lines += ["node", *(" ".join(["rank", *(f"{x:.5g}" for x in series)]) for series in factors)]
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
-        lines += [line for draw in draws for line in self._costs(world, draw, fixed, copy)]
+        lines += [line for draw in draws for line in self._costs(made, world, draw, fixed)]
         text = "\n".join([*lines, "end 1", ""])
-        words = [self.program, "simulate", "--replay", self.inputs.profile.file, "--costs", "-", *self.inputs.options]
+        words = [self.program, "simulate", "--replay", made.profile.file, "--costs", "-", *made.schedule.options()]
         try:
             done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:
@@ -255,40 +288,43 @@ class Predictor:
                         strict_json.above_zero(result.get(name), math.inf, name)
         except Malformed as error:
             raise HvdbError(f"{self.program} simulate printed something else than results: {error}") from error
-        require_plan(run, found[0].get("plan_hash"))
+        if made.schedule == self.inputs.schedule:
+            require_plan(run, found[0].get("plan_hash"))
         return found
 
     def _expected_reductions(self, world: World) -> float | None:
         """Returns the mean seconds of the reductions of a step, by the collectives of `world` alone and their jitter;
         None if these were not measured."""
         try:
-            self._require(world)
+            self._require(self.inputs, world)
         except HvdbError:
             return None
         middle = self._middle
         one = _Draw(0, world, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
         draws = [replace(one, number=number) for number in range(EXPECTING)]
-        found = self._simulate(world, draws, frozenset(["collectives"]), copy=0.0)
+        without_copies = replace(self.inputs, copy=(0.0, 0.0))
+        found = self._simulate(without_copies, world, draws, frozenset(["collectives"]))
         return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
-    def _row(self, world: World, fixed: AbstractSet[str]) -> Row:
+    def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
             return Row(world, band(alone), Band(1.0, 1.0, 1.0), dict.fromkeys((*PARTS, "interference"), 0.0))
-        found = self._simulate(world, draws, fixed, self.inputs.copy)
+        found = self._simulate(made, world, draws, fixed)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
-        return Row(world, band(step), band(alone / step), parts, self._steps(world, self.draws), self._notes(world))
+        steps = self._steps(made, world, self.draws)
+        return Row(world, band(step), band(alone / step), parts, steps, self._notes(made, world))
 
-    def _notes(self, world: World) -> tuple[str, ...]:
+    def _notes(self, made: Inputs, world: World) -> tuple[str, ...]:
         """Returns a line for each value of this world that lies outside of what was measured."""
         notes = []
-        fabric, total = self.inputs.fabric, self.inputs.gradient_bytes
-        size = min(total, int(self.inputs.base.number("engine.bucket_bytes") or total))
-        for operation in self.inputs.operations():
+        fabric, total, plan = made.fabric, made.gradient_bytes, made.schedule
+        size = min(total, plan.fusion_threshold_bytes if plan.name == NEGOTIATED else plan.bucket_bytes) or total
+        for operation in plan.operations():
             algorithm = fabric.algorithm(operation, size, world)
             if not fabric.cost(operation, algorithm, world).covers(world, size):
                 notes.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
@@ -296,16 +332,18 @@ class Predictor:
                 notes.append(f"{operation} of less than {smallest} bytes takes as long here as of {smallest}")
         if world.nodes > fabric.largest():
             notes.append(f"beyond the {fabric.largest()} nodes on which collectives were measured")
-        steps = sum(len(session.solo_step) * len(session.hosts) for session in self.inputs.sessions)
+        steps = sum(len(session.solo_step) * len(session.hosts) for session in made.sessions)
         if world.ranks > steps / 10:
             notes.append(f"the slowest rank lies beyond what {steps} recorded steps show")
         return tuple(notes)
 
-    def _labels(self, worlds: Sequence[World]) -> list[Label]:
+    def _labels(self, variants: Sequence[Variant], worlds: Sequence[World]) -> list[Label]:
         labels = list(self.inputs.labels)
+        labels += [label for variant in variants for label in variant.inputs.labels if label not in labels]
         fabric = self.inputs.fabric
+        needed = {operation for variant in variants for operation in variant.inputs.schedule.operations()}
         for (operation, algorithm), cells in sorted(fabric.cells.items()):
-            if operation in (*self.inputs.operations(), BARRIER):
+            if operation in (*needed, BARRIER):
                 where = nodes_text(cell.world for cell in cells)
                 labels.append(
                     Label(
@@ -313,7 +351,7 @@ class Predictor:
                     )
                 )
         largest = max(worlds)
-        for operation in self.inputs.operations() if largest.nodes > fabric.largest() else ():
+        for operation in sorted(needed) if largest.nodes > fabric.largest() else ():
             algorithm = fabric.algorithm(operation, self.inputs.gradient_bytes, largest)
             if isinstance(fitted := fabric.cost(operation, algorithm, largest), Cost):
                 spread = fitted.spread

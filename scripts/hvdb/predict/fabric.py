@@ -144,17 +144,17 @@ def _fits(cell: SampledCell, kind: str) -> bool:
     )
 
 
-def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int) -> Fabric:
-    """Returns the cells that are like the reductions of `run`, a run of phase full.
+def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allreduce_type: str) -> Fabric:
+    """Returns the cells that are like the reductions of `run`, a run of phase full, in messages of `allreduce_type`.
 
     Errors: NotComparable if collectives were measured with other software or hardware; HvdbError for a wrong result.
     """
     if run.fact("comm.crossovers"):
         raise HvdbError(f"run {run.short_id} used crossovers of its own (comm.crossovers), which predict does not know")
-    if run.device != "cuda" and run.allreduce_type != "fp32":
+    if run.device != "cuda" and allreduce_type != "fp32":
         raise TooLittle(
-            f"run {run.short_id} rounds messages to {run.allreduce_type} between nodes, and hvd_bench coll measures "
-            "no such messages on CPUs"
+            f"the schedule rounds messages to {allreduce_type} between nodes, and hvd_bench coll measures no such "
+            "messages on CPUs"
         )
     fabric = Fabric(run.fact("comm.algorithm") or "auto", run.data_plane)
     device = "cuda" if run.device == "cuda" else "cpu"
@@ -183,7 +183,7 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int) -> Fa
             raise NotComparable(
                 f"collectives {short} and run {run.short_id} differ ({shown}): name stores of one machine"
             )
-        _add(fabric, session, World(columns["nodes"], ranks_per_node), _TYPES.get(run.allreduce_type, ""))
+        _add(fabric, session, World(columns["nodes"], ranks_per_node), _TYPES.get(allreduce_type, ""))
         fabric.sessions.append(columns["uuid"])
     return fabric
 

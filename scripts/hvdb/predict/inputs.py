@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdb.base.errors import HvdbError, NotComparable, TooLittle
+from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.judge import comparable, efficiency
 from hvdb.predict import cost, fabric
 from hvdb.predict.cost import World
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.profile import Profile
+from hvdb.predict.schedule import NEGOTIATED, Schedule, of_run
 from hvdb.read import coll_samples, runs
+from hvdb.read.coll_samples import CollSession
 from hvdb.read.runs import Run
 
 MEASURED, ASSUMED = "measured", "assumed"
@@ -103,15 +105,17 @@ class Training:
 
 @dataclass
 class Inputs:
-    """All that a prediction is drawn from. options: of hvd_bench simulate. late: seconds by which a replay wakes late.
-    copy: seconds for a byte into the fusion buffer, or out of it. files: name -> SHA-256."""
+    """All that a prediction is drawn from. schedule: the one to predict, which a what-if may change. collectives: all
+    that were read, of which `fabric` has those that fit. late: seconds by which a replay wakes late. copy: the range of
+    the seconds for a byte into the fusion buffer, or out of it. files: name -> SHA-256."""
 
     profile: Profile
     sessions: list[Training]
+    collectives: list[CollSession]
     fabric: Fabric
-    options: list[str]
+    schedule: Schedule
     late: float
-    copy: float
+    copy: tuple[float, float]
     labels: list[Label]
     notes: list[str]
     files: dict[str, str] = field(default_factory=dict)
@@ -126,12 +130,19 @@ class Inputs:
 
     @property
     def gradient_bytes(self) -> int:
-        return self.profile.elements * {"fp32": 4}.get(self.base.allreduce_type, 2)
+        return self.profile.elements * {"fp32": 4}.get(self.schedule.allreduce_type, 2)
 
     @property
     def recorded(self) -> float:
         """Seconds of the profile's step. The sessions tell how long such a step takes in them."""
         return self.profile.step + self.late
+
+    @property
+    def latest(self) -> str:
+        """When the newest of all input sessions began, as stores write it."""
+        trained = [session.full.started_utc for session in self.sessions]
+        used = set(self.fabric.sessions)
+        return max(trained + [c.columns["started_utc"] for c in self.collectives if c.columns["uuid"] in used])
 
     def middle(self) -> Figures:
         """Returns the median over sessions of each figure."""
@@ -141,10 +152,6 @@ class Inputs:
     def nodes_text(self) -> str:
         """Returns on which numbers of nodes the sessions were: `2, 4 nodes`."""
         return cost.nodes_text(session.world for session in self.sessions)
-
-    def operations(self) -> tuple[str, ...]:
-        """Returns the operations whose cost the schedule needs."""
-        return ("reduce_scatter", "all_gather") if self.base.schedule == "sharded" else ("all_reduce",)
 
 
 def _grouped_by_host(run: Run) -> tuple[tuple[int, ...], ...]:
@@ -178,7 +185,7 @@ def _training(members: dict[str, Run]) -> Training:
     if not np.median(none["compute_seconds"], axis=1).min() > 0:
         raise HvdbError(f"run {members['none'].short_id} has steps whose compute takes no time")
     reduce = whole["reduce_seconds"][:, :steps].min(axis=0)
-    negotiated = ("copy_seconds", "control_seconds") if full.schedule == "negotiated" else ()
+    negotiated = ("copy_seconds", "control_seconds") if full.schedule == NEGOTIATED else ()
     others = [series[:steps] for series in map(full.lowest, negotiated) if len(series) >= steps]
     return Training(
         solo=members["solo"],
@@ -237,24 +244,6 @@ def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list
     return newest, whole, f"session {short}, of the same network, type and batch as the profile", [note]
 
 
-def _options(run: Run) -> list[str]:
-    """Returns the options of the schedule, as `hvd_bench simulate` takes them."""
-
-    def fact(key: str) -> str:
-        text = run.fact(key)
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise HvdbError(f"run {run.short_id} does not say its {key}; measure it again with this version")
-        return text
-
-    words = ["--schedule", run.schedule]
-    if run.schedule == "negotiated":
-        words += ["--fusion-threshold-mb", f"{int(fact('engine.fusion_threshold_bytes')) / (1 << 20):.17g}"]
-        words += ["--cache-capacity", fact("engine.cache_capacity")]
-    else:
-        words += ["--bucket-mb", f"{int(fact('engine.bucket_bytes')) / (1 << 20):.17g}"]
-    return words if run.allreduce_type == "fp32" else [*words, "--allreduce-dtype", run.allreduce_type]
-
-
 def _sha256(file: Path) -> str:
     """Returns the hash of a file that may be larger than the memory. Errors: OSError."""
     made = hashlib.sha256()
@@ -295,13 +284,14 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
             continue
         if training.world.ranks_per_node == first.world.ranks_per_node:
             sessions.append(training)
-    cells = fabric.gather(coll_samples.load(stores), full, first.world.ranks_per_node)
+    collectives = coll_samples.load(stores)
+    cells = fabric.gather(collectives, full, first.world.ranks_per_node, full.allreduce_type)
     notes += [f"left out: {line}" for line in cells.left_out]
     if full.device == "cuda":
         notes.append("never validated on GPUs: no prediction for them was ever compared with a measurement")
     late = max(0.0, float(np.median(first.solo_compute)) - profile.backward_end) if full.device == "replay" else 0.0
     steps = sum(len(session.solo_step) for session in sessions)
-    made = Inputs(profile, sessions, cells, _options(full), late, 0.0, [], notes)
+    made = Inputs(profile, sessions, collectives, cells, of_run(full), late, (0.0, 0.0), [], notes)
     middle = made.middle()
     used = f"{len(sessions)} session{'s' * (len(sessions) > 1)} on {made.nodes_text()}"
     made.labels += [
@@ -315,8 +305,8 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
     if len(sessions) == 1:
         notes.append("one session of training: the band holds no spread between sessions")
     copied = full.lowest("copy_seconds")
-    if full.schedule == "negotiated" and len(copied):
-        made.copy = float(np.median(copied)) / (2 * made.gradient_bytes)
+    if full.schedule == NEGOTIATED and len(copied):
+        made.copy = (float(np.median(copied)) / (2 * made.gradient_bytes),) * 2
         source = f"copy_seconds of run {full.short_id}, as if every gradient was copied"
         made.labels.append(Label("copies", ASSUMED, source))
     made.files = {str(profile.file): profile.sha256, **{str(store): _sha256(store) for store in stores}}
@@ -326,12 +316,3 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
             "coll --db on the same ranks"
         )
     return made
-
-
-def require_plan(run: Run, plan_hash: object) -> None:
-    """Errors: NotComparable if the simulator cut the gradients into other buckets than the run."""
-    if run.schedule != "negotiated" and run.plan_hash and plan_hash != run.plan_hash:
-        raise NotComparable(
-            f"the buckets of run {run.short_id} (plan {run.plan_hash}) are not those of this profile and these options "
-            f"({plan_hash}): the profile or the program is another one"
-        )

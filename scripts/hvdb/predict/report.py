@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
-from hvdb.predict.draws import GROUPS, Band, Prediction, Row
+from hvdb.predict.draws import GROUPS, Band, Prediction, Row, Variant
 from hvdb.predict.inputs import Inputs
 
 FORMAT, VERSION = "hvdb-prediction", 1
@@ -45,10 +45,10 @@ def measured(inputs: Inputs, text: Callable[[Estimate], str]) -> dict[int, Measu
 
 def title(inputs: Inputs) -> str:
     """Returns the line above the table."""
-    profile, base = inputs.profile, inputs.base
+    profile = inputs.profile
     return (
         f"PREDICTED, not measured: {profile.model}, {profile.compute_type}, {profile.units_per_step} {profile.unit} a "
-        f"step, {base.schedule}; from training on {inputs.nodes_text()} with "
+        f"step, {inputs.schedule.name}; from training on {inputs.nodes_text()} with "
         f"{inputs.ranks_per_node} rank{'s' * (inputs.ranks_per_node > 1)} each"
     )
 
@@ -57,23 +57,28 @@ def _cell(band: Band, factor: float) -> str:
     return f"{factor * band.middle:.1f} [{factor * band.low:.1f}, {factor * band.high:.1f}]"
 
 
+def header(prediction: Prediction) -> list[str]:
+    """Returns the heads of the columns: HEADER, and one for the efficiency of each what-if."""
+    return [*HEADER, *(f"{variant.text} %" for variant in prediction.variants[1:])]
+
+
 def rows(prediction: Prediction, there: Mapping[int, Measured]) -> list[list[str]]:
-    """Returns the rows below HEADER."""
+    """Returns the rows below header()."""
+    first, *what_ifs = prediction.variants
     made = []
-    for row in prediction.rows:
+    for place, row in enumerate(first.rows):
         known = there.get(row.world.ranks)
         shown = "" if known is None else known.answer
         parts = [f"{100 * row.parts[name]:.1f}" for name in ("exposed", "stragglers", "slowed", "interference")]
-        made.append(
-            [str(row.world.ranks), str(row.world.nodes), _cell(row.step, 1e3), _cell(row.efficiency, 100), shown]
-        )
-        made[-1] += parts
+        others = [_cell(variant.rows[place].efficiency, 100) for variant in what_ifs]
+        bands = (_cell(row.step, 1e3), _cell(row.efficiency, 100))
+        made.append([str(row.world.ranks), str(row.world.nodes), *bands, shown, *parts, *others])
     return made
 
 
 def narrower(prediction: Prediction) -> list[str]:
     """Returns what would make the band of the last row narrower, the largest part first."""
-    last = prediction.rows[-1]
+    last = prediction.variants[0].rows[-1]
     wide = last.efficiency.width
     parts = sorted(prediction.narrower.items(), key=lambda item: -item[1])
     return [
@@ -90,11 +95,13 @@ def lines(inputs: Inputs, prediction: Prediction) -> list[str]:
         value = "" if label.value is None else f" {label.value:.4g}"
         made.append(f"{label.kind:<8}  {label.name}{value}: {label.source}")
     about: dict[str, list[str]] = {}
-    for row in prediction.rows:
-        for note in row.notes:
-            about.setdefault(note, []).append(str(row.world.ranks))
-    made += [f"warning: {', '.join(ranks)} ranks: {note}" for note, ranks in about.items()]
-    made += [f"note: {note}" for note in inputs.notes]
+    for variant in prediction.variants:
+        for row in variant.rows:
+            for note in row.notes:
+                about.setdefault(note, []).append(str(row.world.ranks))
+    made += [f"warning: {', '.join(dict.fromkeys(ranks))} ranks: {note}" for note, ranks in about.items()]
+    notes = [(variant.text, note) for variant in prediction.variants for note in variant.inputs.notes]
+    made += [f"note: {text}: {note}" if text else f"note: {note}" for text, note in notes]
     return made + [f"narrower: {line}" for line in narrower(prediction)]
 
 
@@ -110,8 +117,9 @@ def _measured(known: Measured) -> dict[str, Any]:
     return made
 
 
-def _row(row: Row, known: Measured | None) -> dict[str, Any]:
+def _row(place: int, row: Row, known: Measured | None) -> dict[str, Any]:
     return {
+        "what_if": place,
         "ranks": row.world.ranks,
         "nodes": row.world.nodes,
         "step_seconds": _band(row.step),
@@ -123,11 +131,16 @@ def _row(row: Row, known: Measured | None) -> dict[str, Any]:
     }
 
 
+def _what_if(variant: Variant) -> dict[str, Any]:
+    plan = variant.inputs.schedule
+    return {"text": variant.text, "schedule": plan.name, "options": plan.options(), "hardware": {}}
+
+
 def document(
     inputs: Inputs, prediction: Prediction, there: Mapping[int, Measured], drawn: Mapping[str, int]
 ) -> dict[str, Any]:
     """Returns the JSON document. drawn: seed and draws. Times in seconds, other figures as fractions."""
-    profile, base = inputs.profile, inputs.base
+    profile = inputs.profile
     names = ("model", "unit", "units_per_step", "compute_type", "source_run")
     return {
         "format": FORMAT,
@@ -136,16 +149,20 @@ def document(
         "confidence": 0.9,
         **drawn,
         "profile": {name: getattr(profile, name) for name in names},
-        "device": base.device,
-        "schedule": base.schedule,
-        "options": inputs.options,
+        "device": inputs.base.device,
         "ranks_per_node": inputs.ranks_per_node,
         "inputs": [{"file": file, "sha256": digest} for file, digest in inputs.files.items()],
         "sessions": [session.full.session_uuid for session in inputs.sessions],
         "collectives": inputs.fabric.sessions,
-        "rows": [_row(row, there.get(row.world.ranks)) for row in prediction.rows],
+        "latest_input": inputs.latest,
+        "what_ifs": list(map(_what_if, prediction.variants)),
+        "rows": [
+            _row(place, row, there.get(row.world.ranks) if place == 0 else None)
+            for place, variant in enumerate(prediction.variants)
+            for row in variant.rows
+        ],
         "labels": [dataclasses.asdict(label) for label in prediction.labels],
-        "notes": inputs.notes,
+        "notes": [note for variant in prediction.variants for note in variant.inputs.notes],
         "narrower": prediction.narrower,
     }
 

@@ -164,7 +164,7 @@ class OneNodeTest(PredictTest):
 
     def test_the_document(self) -> None:
         made = self.document("2", "--seed", 7)
-        fields = "format version predicted confidence seed draws profile device schedule options ranks_per_node "
+        fields = "format version predicted confidence seed draws profile device ranks_per_node "
         fields += "inputs sessions collectives rows labels notes narrower"
         self.assertEqual(list(made), fields.split())
         self.assertEqual((made["format"], made["version"], made["seed"]), ("hvdb-prediction", 1, 7))

@@ -1,0 +1,93 @@
+"""The schedule of the reductions, as a run had it or as a what-if changes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hvdb.base.errors import HvdbError
+from hvdb.read.runs import Run
+
+STATIC, SHARDED, NEGOTIATED = "static", "sharded", "negotiated"
+MIB = 1 << 20
+_TYPES = ("fp32", "fp16", "bf16")
+_MOST_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Only `negotiated` uses the threshold and the capacity, and only the others use the buckets."""
+
+    name: str
+    allreduce_type: str
+    bucket_bytes: int
+    fusion_threshold_bytes: int
+    cache_capacity: int
+
+    def options(self) -> list[str]:
+        """Returns the options that hvd_bench takes for this schedule."""
+        words = ["--schedule", self.name]
+        if self.name == NEGOTIATED:
+            words += ["--fusion-threshold-mb", f"{self.fusion_threshold_bytes / MIB:.17g}"]
+            words += ["--cache-capacity", str(self.cache_capacity)]
+        else:
+            words += ["--bucket-mb", f"{self.bucket_bytes / MIB:.17g}"]
+        return words if self.allreduce_type == "fp32" else [*words, "--allreduce-dtype", self.allreduce_type]
+
+    def operations(self) -> tuple[str, ...]:
+        """Returns the operations whose cost the schedule needs."""
+        return ("reduce_scatter", "all_gather") if self.name == SHARDED else ("all_reduce",)
+
+    def reduces_like(self, run: Run) -> bool:
+        """Returns True if `run` had the same schedule, as far as it has an effect."""
+        return of_run(run).options() == self.options()
+
+
+def of_run(run: Run) -> Schedule:
+    """Errors: HvdbError if the run does not say what its schedule was."""
+
+    def fact(key: str) -> int:
+        text = run.fact(key)
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise HvdbError(f"run {run.short_id} does not say its {key}; measure it again with this version")
+        return int(text)
+
+    facts = ("engine.bucket_bytes", "engine.fusion_threshold_bytes", "engine.cache_capacity")
+    return Schedule(run.schedule, run.allreduce_type, *map(fact, facts))
+
+
+def _mib(option: str, text: str) -> int:
+    """Returns bytes. hvd_bench checks the same ranges. Errors: HvdbError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _MOST_MIB or (value == 0 and option == "--bucket-mb"):
+        raise HvdbError(f"{option}: '{text}' is not a size in MiB")
+    return int(value * MIB)
+
+
+def changed(base: Schedule, options: Sequence[tuple[str, str]]) -> Schedule:
+    """Returns the schedule with other options, (name, value) each.
+
+    Errors: HvdbError for an unknown option or value, or for one that has no effect on the schedule.
+    """
+    made = base
+    for option, text in options:
+        if option == "--schedule" and text in (STATIC, SHARDED, NEGOTIATED):
+            made = replace(made, name=text)
+        elif option == "--allreduce-dtype" and text in _TYPES:
+            made = replace(made, allreduce_type=text)
+        elif option == "--bucket-mb":
+            made = replace(made, bucket_bytes=_mib(option, text))
+        elif option == "--fusion-threshold-mb":
+            made = replace(made, fusion_threshold_bytes=_mib(option, text))
+        elif option in ("--schedule", "--allreduce-dtype"):
+            raise HvdbError(f"{option}: '{text}' is not one of its values")
+        else:
+            raise HvdbError(f"{option} is no option of the schedule that predict knows")
+    idle = "--bucket-mb" if made.name == NEGOTIATED else "--fusion-threshold-mb"
+    if idle in dict(options):
+        raise HvdbError(f"{idle} has no effect with --schedule {made.name}")
+    return made

@@ -1,0 +1,64 @@
+"""What-ifs: the same training with other options of the schedule, or on another link."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from hvdb.base.errors import HvdbError
+from hvdb.predict import fabric, schedule
+from hvdb.predict.inputs import ASSUMED, Inputs, Label
+
+# Seconds for a byte into the fusion buffer, or out of it, where no run copied: memory of 1 to 20 GB/s.
+COPY = (5e-11, 1e-9)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """text: as a person wrote it. options: (name, value) of the schedule. hardware: (name, value) of the link."""
+
+    text: str
+    options: tuple[tuple[str, str], ...]
+    hardware: tuple[tuple[str, str], ...]
+
+
+def parse(text: str) -> WhatIf:
+    """Parses `--bucket-mb 64 link-gbit=100`. Errors: HvdbError."""
+    words = text.split()
+    options: list[tuple[str, str]] = []
+    hardware: list[tuple[str, str]] = []
+    while words:
+        word = words.pop(0)
+        name, given, value = word.partition("=")
+        into = options if word.startswith("--") else hardware
+        if into is options and not given and words:
+            value = words.pop(0)
+        if not value or name in dict(into):
+            raise HvdbError(f"--what-if '{text}': '{name}' has no value, or two")
+        into.append((name, value))
+    if not options and not hardware:
+        raise HvdbError("--what-if is empty: name options such as '--bucket-mb 64', or link-gbit=100")
+    return WhatIf(text, tuple(options), tuple(hardware))
+
+
+def apply(made: Inputs, what_if: WhatIf) -> Inputs:
+    """Returns the inputs that differ as `what_if` says. Its labels and notes are those that it adds.
+
+    Errors: HvdbError, which is TooLittle if no collectives were measured that the other schedule needs.
+    """
+    try:
+        plan = schedule.changed(made.schedule, what_if.options)
+    except HvdbError as error:
+        raise HvdbError(f"--what-if '{what_if.text}': {error}") from error
+    if plan == made.schedule and what_if.options:
+        raise HvdbError(f"--what-if '{what_if.text}' changes nothing: the run had these options")
+    cells = made.fabric
+    labels = []
+    if plan.allreduce_type != made.schedule.allreduce_type:
+        cells = fabric.gather(made.collectives, made.base, made.ranks_per_node, plan.allreduce_type)
+    copy = made.copy
+    if plan.name == schedule.NEGOTIATED and not any(copy):
+        copy = COPY
+        labels.append(Label("copies", ASSUMED, "memory of 1 to 20 GB/s", math.sqrt(COPY[0] * COPY[1])))
+    return dataclasses.replace(made, schedule=plan, fabric=cells, copy=copy, labels=labels, notes=[])
