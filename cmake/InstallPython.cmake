@@ -8,7 +8,8 @@ install(FILES "${PROJECT_SOURCE_DIR}/scripts/lib/python.sh" DESTINATION "${pytho
 install(FILES "${PROJECT_SOURCE_DIR}/results/schema.sql" "${PROJECT_SOURCE_DIR}/results/schema_2.sql"
               "${PROJECT_SOURCE_DIR}/results/names.json" "${PROJECT_SOURCE_DIR}/results/options.json"
               "${PROJECT_SOURCE_DIR}/results/published.csv"
-              "${PROJECT_SOURCE_DIR}/results/history.schema.json" "${PROJECT_SOURCE_DIR}/results/verdict.schema.json"
+              "${PROJECT_SOURCE_DIR}/results/history.schema.json" "${PROJECT_SOURCE_DIR}/results/prediction.schema.json"
+              "${PROJECT_SOURCE_DIR}/results/verdict.schema.json"
               "${PROJECT_SOURCE_DIR}/slurm/job_body.sh" "${PROJECT_SOURCE_DIR}/LICENSE"
         DESTINATION "${python_dir}/hvdb/data" COMPONENT program)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/slurm/sites" "${PROJECT_SOURCE_DIR}/slurm/specs"

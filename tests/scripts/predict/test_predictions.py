@@ -1,0 +1,113 @@
+"""Readers of predictions: what predict writes is read and satisfies its schema; files of strangers are refused."""
+
+import hashlib
+import json
+import unittest
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import predicted as made
+from test_predict import PredictTest, collectives, training
+
+from harness import FolderTest
+from synthetic_store import REPOSITORY
+
+from hvdb.base.errors import HvdbError
+from hvdb.read import predictions
+
+SCHEMA = json.loads((REPOSITORY / "results" / "prediction.schema.json").read_text(encoding="utf-8"))
+
+
+class ReaderTest(FolderTest):
+    def written(self, document: object) -> Path:
+        file = self.folder / "p.json"
+        file.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+        return file
+
+    def refused(self, document: object, text: str) -> None:
+        with self.assertRaisesRegex(HvdbError, text) as caught:
+            predictions.read(self.written(document))
+        said = str(caught.exception)
+        self.assertTrue(said.startswith(f"{self.folder / 'p.json'}: ") and len(said.splitlines()) == 1, said)
+
+    def test_a_document_is_read_and_satisfies_the_schema(self) -> None:
+        document = made.document()
+        jsonschema.validate(document, SCHEMA)
+        file = self.written({**document, "new": [{"key": 1}]})
+        read = predictions.read(file)
+        self.assertEqual((read.file, read.sha256), (file, hashlib.sha256(file.read_bytes()).hexdigest()))
+        self.assertEqual(
+            (read.model, read.unit, read.units_per_step, read.compute_type), ("resnet50", "images", 8, "fp32")
+        )
+        self.assertEqual((read.device, read.ranks_per_node, read.confidence), ("cpu", 2, 0.9))
+        self.assertEqual((read.sessions, read.inputs), (("s",), {"a.db": "0" * 64}))
+        self.assertEqual(read.what_ifs[1].hardware, {"link_gbit": 100})
+        self.assertEqual([(row.what_if, row.ranks) for row in read.rows], [(0, 1), (0, 2), (0, 64), (1, 64)])
+        self.assertEqual(read.rows[1].parts["interference"], -0.001)
+        self.assertAlmostEqual(read.rows[1].efficiency.low, 0.85)
+
+    def test_hostile_files(self) -> None:
+        def with_row(**changes: Any) -> dict[str, Any]:
+            return made.document(rows=[{**made.row(2, 0.9), **changes}])
+
+        upside_down = {"low": 0.9, "middle": 0.8, "high": 1.0}
+        nothing = {"low": 0.0, "middle": 0.8, "high": 1.0}
+        cases = {
+            "no JSON": "{",
+            "no JSON object": [],
+            "a key that occurs twice": '{"a": 1, "a": 1}',
+            "the number NaN": json.dumps(with_row(ranks=float("nan"))),
+            "more than 8 MiB": '"' + " " * (9 << 20),
+            "its format is not hvdb-prediction": {"format": "hvdb-verdict"},
+            "of version 2, and this program knows version 1": made.document(version=2),
+            "'predicted' is not true": made.document(predicted=False),
+            "confidence is not a number from 0 to 1": made.document(confidence=90),
+            "model is not a text of at most 300": made.document(model="m" * 301),
+            "units_per_step is not a whole number": made.document(units_per_step=True),
+            "latest_input has not the form": made.document(latest_input="yesterday"),
+            "the SHA-256 of an input has not the form": made.document(inputs=[{"file": "a", "sha256": "A" * 64}]),
+            "the first of what_ifs is not the run": made.document(what_ifs=[]),
+            "a row is not an object": made.document(rows=[1]),
+            "rows is not a list of at most 4096": made.document(rows=[1] * 4097),
+            "no rows": made.document(rows=[]),
+            "or two of one what-if and number of ranks": made.document(rows=[made.row(2, 0.9)] * 2),
+            "what_if is not a whole number from 0 to 1": with_row(what_if=2),
+            "nodes is not a whole number from 1 to 2": with_row(nodes=3),
+            "efficiency has not low <= middle <= high": with_row(efficiency=upside_down),
+            "efficiency is not a number above 0": with_row(efficiency=nothing),
+            "step_seconds is not a number above 0": with_row(step_seconds=made.band(1e12)),
+            "part exposed is not a number": with_row(parts={"exposed": "much"}),
+        }
+        for text, document in cases.items():
+            with self.subTest(text):
+                self.refused(document, text)
+        self.refused(json.dumps(with_row()).replace("0.9", "1e999"), "is not a number")
+        self.refused('{"a":' * 100_000, "no JSON")
+        with self.assertRaisesRegex(HvdbError, "not a file"):
+            predictions.read(self.folder)
+        with self.assertRaisesRegex(HvdbError, "cannot be read: No such file"):
+            predictions.read(self.folder / "none")
+        (self.folder / "p.json").write_bytes(b'{"format": "\xff"}')
+        with self.assertRaisesRegex(HvdbError, "not UTF-8"):
+            predictions.read(self.folder / "p.json")
+
+
+class PredictWritesTest(PredictTest):
+    def test_what_predict_writes_satisfies_the_schema_and_is_read(self) -> None:
+        self.measure(training(), collectives(1, ranks=2, plane="shm", seconds=1e-5))
+        document = self.document("1,2")
+        if "what_ifs" not in document:
+            schedule = {name: document.pop(name) for name in ("schedule", "options")}
+            document |= {"what_ifs": [{"text": "", **schedule, "hardware": {}}]}
+            document["rows"] = [{"what_if": 0, **row} for row in document["rows"]]
+            document["latest_input"] = made.document()["latest_input"]
+            self.json.write_text(json.dumps(document), encoding="utf-8")
+        jsonschema.validate(document, SCHEMA)
+        read = predictions.read(self.json)
+        self.assertEqual([row.ranks for row in read.rows], [1, 2])
+        self.assertIn(str(self.db), read.inputs)
+
+
+if __name__ == "__main__":
+    unittest.main()
