@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdb.base import printable, progress, whole_file
-from hvdb.base.errors import EXIT_GOOD, HvdbError
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
-from hvdb.predict import draws, inputs, profile, report, what_if
+from hvdb.predict import draws, inputs, judge, profile, report, what_if
 from hvdb.predict.cost import World
 from hvdb.predict.draws import Variant
 from hvdb.predict.inputs import Inputs
-from hvdb.predict.what_if import WhatIf
-from hvdb.read import runs
+from hvdb.read import predictions, runs
 from hvdb.run import rerun
 from hvdb.show import tables
 
@@ -40,13 +39,6 @@ def _ranks(text: str) -> list[int]:
     return sorted(found)
 
 
-def _what_if(text: str) -> WhatIf:
-    try:
-        return what_if.parse(text)
-    except HvdbError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     made = new_parser(
@@ -54,22 +46,26 @@ def parser() -> argparse.ArgumentParser:
         "Predicts step time and efficiency on numbers of ranks that were not measured, with a 90 % band, from sessions "
         "of training (hvd_bench --efficiency --record-replay) and results of collectives (hvd_bench coll). The "
         "schedule of hvd_bench itself is simulated (docs/prediction.md).",
-        "exit codes: 0 good, 2 usage or I/O, 3 too little was measured, 4 software or hardware of the inputs differ",
+        "exit codes: 0 good, 1 with --judge: a measured value lies outside its band, 2 usage or I/O, 3 too little was "
+        "measured, 4 software or hardware of the inputs differ",
     )
     made.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db) with either or both")
-    made.add_argument("--profile", type=Path, required=True, metavar="FILE", help="what --record-replay wrote")
-    made.add_argument(
-        "--ranks", type=_ranks, required=True, metavar="LIST", help="such as 2,4,8; 1..512: powers of two"
-    )
+    made.add_argument("--profile", type=Path, metavar="FILE", help="what --record-replay wrote")
+    made.add_argument("--ranks", type=_ranks, metavar="LIST", help="such as 2,4,8; 1..512: powers of two")
     made.add_argument(
         "--what-if",
-        type=_what_if,
         action="append",
         default=[],
         metavar="TEXT",
         help="predict this, too: other options of the schedule, such as '--bucket-mb 64' (may be given several times)",
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write the prediction as JSON")
+    made.add_argument(
+        "--judge",
+        type=Path,
+        metavar="FILE",
+        help="compare this prediction (of --json) with what was measured later; STORE has runs that carry its hash",
+    )
     made.add_argument("--program", type=Path, metavar="FILE", help="the hvd_bench that simulates (default: this one's)")
     made.add_argument("--seed", type=number(lambda n: 0 <= n < 1 << 32, "{} is no seed", int), default=1)
     made.add_argument(
@@ -97,16 +93,23 @@ def _worlds(wanted: Sequence[int], made: Inputs) -> list[World]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the prediction and returns the exit code."""
+    """Prints the prediction, or how it is judged, and returns the exit code."""
+    if arguments.judge:
+        return _judge(arguments)
+    if not arguments.profile or not arguments.ranks:
+        raise HvdbError("name --profile and --ranks, or a prediction to --judge")
     if arguments.json:
         judging.require_free_outputs([arguments.json], [*arguments.stores, arguments.profile])
+    asked = list(dict.fromkeys(arguments.what_if))
+    for text in asked:
+        what_if.parse(text)
     program = rerun.find_program(arguments.program)
     found = profile.read(arguments.profile)
     with progress.shown("reading the stores") as step:
         stored = runs.load(arguments.stores, step)
     made = inputs.gather(found, arguments.stores, stored)
     worlds = _worlds(arguments.ranks, made)
-    variants = [Variant("", made), *(Variant(one.text, what_if.apply(made, one)) for one in arguments.what_if)]
+    variants = [Variant("", made), *(Variant(text, what_if.apply(made, what_if.parse(text))) for text in asked)]
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
         prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, variants, step)
     there = report.measured(made, tables.efficiency_text)
@@ -121,3 +124,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         printable.say(f"written: {arguments.json}", sys.stderr)
     return EXIT_GOOD
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    if arguments.profile or arguments.ranks or arguments.what_if or arguments.json:
+        raise HvdbError("--judge takes a prediction as it is, without --profile, --ranks, --what-if and --json")
+    prediction = predictions.read(arguments.judge)
+    with progress.shown("reading the stores") as step:
+        found, notes = judge.judge(prediction, runs.load(arguments.stores, step))
+    print(tables.text_table(report.JUDGED, report.judged_rows(found)))
+    outside = sum(not one.inside for one in found)
+    printable.say(f"{len(found) - outside} of {len(found)} lie in their band, in which 9 of 10 are expected")
+    for note in notes:
+        printable.say(f"note: {note}")
+    return EXIT_CHECK_FAILED if outside else EXIT_GOOD

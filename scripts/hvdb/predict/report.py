@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
 from hvdb.predict.draws import GROUPS, Band, Prediction, Row, Variant
 from hvdb.predict.inputs import Inputs
+from hvdb.predict.judge import Judged
 
 FORMAT, VERSION = "hvdb-prediction", 1
 HEADER = ("ranks", "nodes", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed %", "stragglers %")
@@ -103,6 +104,24 @@ def lines(inputs: Inputs, prediction: Prediction) -> list[str]:
     notes = [(variant.text, note) for variant in prediction.variants for note in variant.inputs.notes]
     made += [f"note: {text}: {note}" if text else f"note: {note}" for text, note in notes]
     return made + [f"narrower: {line}" for line in narrower(prediction)]
+
+
+JUDGED = ("ranks", "what-if", "step ms [90 %]", "measured", "efficiency % [90 %]", "measured", "", "differs most")
+
+
+def judged_rows(found: Sequence[Judged]) -> list[list[str]]:
+    """Returns the rows below JUDGED."""
+    made = []
+    for one in found:
+        row, interval = one.row, one.interval
+        step = f"{1e3 * one.step:.1f}"
+        if interval:
+            step += f" [{1e3 * interval[0]:.1f}, {1e3 * interval[1]:.1f}]"
+        reached = "" if one.efficiency is None else f"{100 * one.efficiency:.1f}"
+        verdict = "inside" if one.inside else "OUTSIDE"
+        bands = (_cell(row.step, 1e3), _cell(row.efficiency, 100))
+        made.append([str(row.ranks), one.what_if, bands[0], step, bands[1], reached, verdict, one.differs])
+    return made
 
 
 def _band(band: Band) -> dict[str, float]:

@@ -165,14 +165,23 @@ class OneNodeTest(PredictTest):
     def test_the_document(self) -> None:
         made = self.document("2", "--seed", 7)
         fields = "format version predicted confidence seed draws profile device ranks_per_node "
-        fields += "inputs sessions collectives rows labels notes narrower"
+        fields += "inputs sessions collectives latest_input what_ifs rows labels notes narrower"
         self.assertEqual(list(made), fields.split())
         self.assertEqual((made["format"], made["version"], made["seed"]), ("hvdb-prediction", 1, 7))
-        self.assertEqual(made["options"], ["--schedule", "static", "--bucket-mb", "25"])
+        plan = {
+            "text": "",
+            "schedule": "static",
+            "options": ["--schedule", "static", "--bucket-mb", "25"],
+            "hardware": {},
+        }
+        self.assertEqual(made["what_ifs"], [plan])
+        with contextlib.closing(sqlite3.connect(self.db)) as connection:
+            begun = "SELECT started_utc FROM run WHERE phase = 'full' UNION SELECT started_utc FROM coll_session"
+            self.assertEqual(made["latest_input"], max(connection.execute(begun).fetchall())[0])
         self.assertEqual([Path(entry["file"]).name for entry in made["inputs"]], ["a.replay", "a.db"])
         for entry in made["inputs"]:
             self.assertEqual(entry["sha256"], hashlib.sha256(Path(entry["file"]).read_bytes()).hexdigest())
-        fields = ["ranks", "nodes", "step_seconds", "efficiency", "parts", "steps", "measured", "warnings"]
+        fields = ["what_if", "ranks", "nodes", "step_seconds", "efficiency", "parts", "steps", "measured", "warnings"]
         self.assertEqual(list(made["rows"][0]), fields)
         self.assertEqual({label["kind"] for label in made["labels"]}, {"measured", "assumed"})
         self.assertEqual(set(made["narrower"]), {"collectives", "compute", "overlap", "steps"})
@@ -315,7 +324,53 @@ class SeveralNodesTest(PredictTest):
                 words = {line.split()[0] for line in costs.read_text().splitlines()}
                 usual = {"all_reduce", "reduce_scatter", "all_gather", "cycle", "copy"}
                 self.assertEqual(words & usual, keys)
-                self.assertIn(options, " ".join(made["options"]))
+                self.assertIn(options, " ".join(made["what_ifs"][0]["options"]))
+
+    def test_what_ifs_of_the_schedule(self) -> None:
+        others = [collectives(n, "barrier", sizes=(1,), cell={"operation": "barrier", "bytes": 0}) for n in (2, 4, 8)]
+        others += [collectives(n, o) for n in (2, 4, 8) for o in ("all_reduce", "reduce_scatter", "all_gather")]
+        self.measure(training(4, per_node=1), *others)
+        for text, options in (
+            ("--schedule=sharded", "--schedule sharded --bucket-mb 25"),
+            ("--bucket-mb 2", "--schedule static --bucket-mb 2"),
+            (
+                "--schedule negotiated --fusion-threshold-mb 0.25",
+                "--schedule negotiated --fusion-threshold-mb 0.25 --cache-capacity 1024",
+            ),
+        ):
+            with self.subTest(text):
+                made = self.document("4,16", f"--what-if={text}")
+                self.assertEqual([plan["text"] for plan in made["what_ifs"]], ["", text])
+                self.assertEqual(" ".join(made["what_ifs"][1]["options"]), options)
+                self.assertEqual(
+                    [(row["what_if"], row["ranks"]) for row in made["rows"]], [(0, 4), (0, 16), (1, 4), (1, 16)]
+                )
+                # The session measured the schedule of the run only.
+                self.assertEqual([row["measured"] is None for row in made["rows"]], [False, True, True, True])
+        out, _ = self.predict("16", "--what-if=--schedule=sharded", "--what-if", "--schedule negotiated")
+        self.assertRegex(out, r"interference %\s+--schedule=sharded %\s+--schedule negotiated %\n")
+        self.assertIn("assumed   copies 2.236e-10: memory of 1 to 20 GB/s", out)
+
+    def test_what_ifs_that_are_refused(self) -> None:
+        self.measure(training(4, per_node=1), *(collectives(nodes) for nodes in (2, 4, 8)))
+        for code, text, said in (
+            (2, "", "--what-if is empty"),
+            (2, "--bucket-mb", "'--bucket-mb' has no value"),
+            (2, "--bucket-mb 2 --bucket-mb 3", "'--bucket-mb' has no value, or two"),
+            (2, "--bucket-mb -2", "is not a size in MiB"),
+            (2, "--bucket-mb nan", "is not a size in MiB"),
+            (2, "--schedule fast", "'fast' is not one of its values"),
+            (2, "--model vgg16", "--model is no option of the schedule"),
+            (2, "--fusion-threshold-mb 2", "no effect with --schedule static"),
+            (2, "--schedule negotiated --bucket-mb 2", "no effect with --schedule negotiated"),
+            (2, "--bucket-mb 25", "changes nothing"),
+            (3, "--schedule sharded", "reduce_scatter by 'ring' was measured on 0 numbers of nodes"),
+            (3, "--allreduce-dtype bf16", "rounds messages to bf16"),
+        ):
+            with self.subTest(text):
+                out, err = self.predict("16", f"--what-if={text}", code=code)
+                self.assertEqual((out, len(err.splitlines())), ("", 1), err)
+                self.assertIn(said, err)
 
     def test_sessions_of_other_worlds_and_of_other_options(self) -> None:
         other = {**FACTS, "engine.bucket_bytes": ("1048576", 1)}
