@@ -165,15 +165,18 @@ def _efficiencies(
             )
 
 
-def _bands(axes: Axes, curves: Mapping[str, predicted.Curve], colours: Mapping[str, str]) -> None:
-    """Draws predicted efficiencies: a shaded band, a bar at each predicted number of ranks, and a line of dots."""
-    for name, curve in curves.items():
+def _bands(axes: Axes, curves: Sequence[predicted.Curve], colours: Mapping[str, str]) -> None:
+    """Draws predicted efficiencies: a shaded band, a bar at each predicted number of ranks, and a line of dots.
+
+    colours: name of a curve -> its colour.
+    """
+    for curve in curves:
         ranks = [row.ranks for row in curve.rows]
         low, middle, high = (
             [100.0 * getattr(row.efficiency, end) for row in curve.rows] for end in ("low", "middle", "high")
         )
-        axes.fill_between(ranks, low, high, color=colours[name], alpha=0.35, linewidth=0, zorder=1)
-        axes.vlines(ranks, low, high, color=colours[name], linewidth=5, alpha=0.6, zorder=1)
+        axes.fill_between(ranks, low, high, color=colours[curve.name], alpha=0.35, linewidth=0, zorder=1)
+        axes.vlines(ranks, low, high, color=colours[curve.name], linewidth=5, alpha=0.6, zorder=1)
         axes.plot(ranks, middle, color=figure.INK, zorder=2, **PREDICTED_LINE)
 
 
@@ -228,9 +231,10 @@ def draw(
     predictions: those of networks that `cells` do not have are left out.
     """
     models = list(dict.fromkeys(cell.model for cell in cells))
-    bands = [curve for curve in predicted.curves(predictions) if curve.model in models][: len(BAND_COLOURS)]
-    band_names = [printable.label(curve.name) for curve in bands]
-    band_colours = dict(zip(dict.fromkeys(band_names), BAND_COLOURS, strict=False))
+    shown = [prediction for prediction in predictions if prediction.model in models]
+    all_bands = predicted.curves(shown)
+    bands = all_bands[: len(BAND_COLOURS)]
+    colours = dict(zip(dict.fromkeys(curve.name for curve in bands), BAND_COLOURS, strict=False))
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
     highest = max(
         [cell.ranks for cell in cells] + [p.gpus for p in beside] + [row.ranks for c in bands for row in c.rows]
@@ -247,8 +251,7 @@ def draw(
         own = [p for p in points if p.model == model]
         _rates(axes[0][column], curves, style, own, highest)
         _efficiencies(axes[1][column], curves, style, own, highest, top)
-        own_bands = {name: c for name, c in zip(band_names, bands, strict=True) if c.model == model}
-        _bands(axes[1][column], own_bands, band_colours)
+        _bands(axes[1][column], [curve for curve in bands if curve.model == model], colours)
         axes[0][column].set_title(printable.label(tables.title(model)), pad=8)
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
@@ -265,16 +268,18 @@ def draw(
     for point in sorted(beside, key=lambda p: p.gpus):
         label = f"published, {point.gpus} GPUs, {point.network}"
         handles.setdefault(label, Line2D([], [], marker=PUBLISHED_SERIES[point.setup], **HOLLOW))
-    for name, colour in band_colours.items():
-        handles[name] = Line2D([], [], color=colour, linewidth=7, alpha=0.6)
+    for name, colour in colours.items():
+        handles[printable.label(name)] = Line2D([], [], color=colour, linewidth=7, alpha=0.6)
     subtitle = "Weak scaling against one rank alone in the same session; bars: 95 % bootstrap interval."
     if beside:
         subtitle += " Grey: Horovod on Pascal GPUs, 2017 and 2018."
     if bands:
-        subtitle += " Shaded: PREDICTED, not measured."
+        more = len(all_bands) - len(bands)
+        subtitle += " Shaded: PREDICTED, not measured" + (f"; {more} more not drawn." if more else ".")
     fig.subplots_adjust(left=0.95 / width, right=0.985, hspace=0.1, wspace=0.08)
     lines = textwrap.wrap(subtitle, int(13 * width))
     _arrange(fig, handles, HEAD_INCHES + LINE_INCHES * (len(lines) - 1))
     figure.headline(fig, "How well training scales", "\n".join(lines))
     run_ids = list(dict.fromkeys(run for cell in cells for run in cell.run_ids))
-    return figure.save(fig, path, "hvd_bench: images per second and scaling efficiency against ranks", run_ids)
+    files = f"; predictions: {', '.join(map(predicted.file_text, shown))}" if shown else ""
+    return figure.save(fig, path, "hvd_bench: images per second and scaling efficiency against ranks", run_ids, files)

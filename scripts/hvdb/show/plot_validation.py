@@ -72,6 +72,6 @@ def draw(validation: Validation, path: Path) -> Path:
     fig.legend(lines, [*handles, "equal"], loc="lower left", bbox_to_anchor=(0.005, 0.05), ncol=3)
     subtitle = "Held-out runs. Vertical bars: predicted band; horizontal bars: interval of the measured time."
     figure.headline(fig, "PREDICTED against measured step time", subtitle)
-    source = f"from {validation.file}"
+    source = f"from {validation.file.name}"
     about = "hvd_bench: predicted against measured step time"
     return figure.write(fig, path, about, source, f"{source}, SHA-256 {validation.sha256}")

@@ -64,10 +64,15 @@ def _what(prediction: Prediction, what_if: int = 0) -> str:
     return f"{p.compute_type}, {p.units_per_step} {p.unit} a step, {schedule}, {p.device}"
 
 
+def file_text(prediction: Prediction) -> str:
+    """Returns the name and the hash of the file."""
+    return f"{prediction.file.name} (SHA-256 {prediction.sha256[:12]})"
+
+
 def _source(prediction: Prediction) -> str:
     gpus = "; never validated on GPUs" if prediction.device == "cuda" else ""
     return (
-        f"{prediction.file} (SHA-256 {prediction.sha256[:12]}), from sessions up to {prediction.latest_input}; "
+        f"{file_text(prediction)}, from sessions up to {prediction.latest_input}; "
         f"[band]: {100 * prediction.confidence:g} % of the draws{gpus}"
     )
 

@@ -61,6 +61,15 @@ class PlotTest(ShownTest):
         self.assertLessEqual(axes.get_ylim()[0], 65)
         self.assertIn("Shaded: PREDICTED, not measured.", " ".join(t.get_text() for t in fig.texts).replace("\n", " "))
 
+    def test_more_what_ifs_than_colours_and_two_files_alike(self) -> None:
+        what_ifs = made.document()["what_ifs"] + [{**made.document()["what_ifs"][1], "text": str(i)} for i in range(9)]
+        rows = [made.row(2, 0.9, what_if=i) for i in range(11)]
+        fig = self.scaling(made.document(what_ifs=what_ifs, rows=rows))
+        self.assertIn("6 more not drawn.", " ".join(t.get_text() for t in fig.texts).replace("\n", " "))
+        read = predictions.read(self.write(made.document(rows=[made.row(2, 0.9)])))
+        fig = self.drawn(lambda path: plot_scaling.draw(self.cells, [], path, [read, read]))
+        self.assertEqual(len([c for c in fig.axes[1].collections if type(c).__name__ != "LineCollection"]), 2)
+
     def test_a_band_below_all_points_lies_on_the_axis(self) -> None:
         fig = self.scaling(made.document(rows=[made.row(2, 0.2)]))
         self.assertLessEqual(fig.axes[1].get_ylim()[0], 15)
@@ -70,6 +79,8 @@ class PlotTest(ShownTest):
         _, out, err = call("plot", self.db, "--out", self.folder, "--predicted", self.file, "--format", "svg", code=0)
         self.assertIn("scaling.svg", out)
         self.assertEqual(err, "")
+        digest = predictions.read(self.file).sha256[:12]
+        self.assertIn(f"predictions: p.json (SHA-256 {digest})", (self.folder / "scaling.svg").read_text())
         self.write(made.document(model="vgg16"))
         _, _, err = call("plot", self.db, "--out", self.folder, "--predicted", self.file, code=0)
         self.assertIn("no measured vgg16 to draw it beside", err)
