@@ -9,7 +9,7 @@ from hvdb.base import printable, progress, whole_file
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import new_parser, selection
 from hvdb.judge import rank_work, systems
-from hvdb.read import store
+from hvdb.read import predictions, store
 from hvdb.show import document, html_page, markdown_page, rank_report, report
 
 HTML = (".html", ".htm")
@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
         "is one file with figures that needs nothing else; Markdown has the same without figures.",
     )
     selection.add_options(made)
+    selection.add_predicted(made)
     made.add_argument(
         "-o",
         "--output",
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 def build(arguments: argparse.Namespace) -> document.Document:
     """Returns the report that `arguments` ask for. Errors: HvdbError, StoreError, NotComparable."""
+    predicted = list(map(predictions.read, arguments.predicted))
     stored, chosen = selection.pick(arguments, may_be_none=True)
     parts = [
         report.Measured(system, selection.cells(system.runs, arguments))
@@ -50,7 +52,7 @@ def build(arguments: argparse.Namespace) -> document.Document:
         for run in stored
         if run.origin == arguments.origin and (not arguments.model or run.model in arguments.model)
     ]
-    return report.document(stored, chosen, parts, ranks, profiled)
+    return report.document(stored, chosen, parts, ranks, profiled, predicted)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     for file in files:
         if store.is_database(file):
             raise HvdbError(f"{file}: is a database, which -o would replace; name another file")
+        if file.resolve() in {prediction.resolve() for prediction in arguments.predicted}:
+            raise HvdbError(f"{file}: is a prediction, which -o would replace; name another file")
     page = build(arguments)
     for file in files:
         writer = html_page if file.suffix.lower() in HTML else markdown_page

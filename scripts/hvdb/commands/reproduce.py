@@ -13,7 +13,7 @@ from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, No
 from hvdb.commands import add_several, new_parser, number, selection
 from hvdb.judge import claims, efficiency
 from hvdb.judge.claims import Options
-from hvdb.read import published
+from hvdb.read import predictions, published
 from hvdb.read.runs import Run, by_session, grouped
 from hvdb.run import reproduce
 
@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("claim", metavar="CLAIM", help=f"one of: {', '.join(claims.CLAIMS)}")
     add_several(made, "--db", "result store; by default the runs in results/recorded", type=Path, metavar="STORE")
+    selection.add_predicted(made)
     made.add_argument("--json", action="store_true", help="one JSON document: efficiencies 0..1, seconds")
     rule = made.add_argument_group("the rule (decide before you measure)")
     rule.add_argument(
@@ -96,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         backward_share=arguments.backward_share,
     )
     points = published.load()
+    predicted = list(map(predictions.read, arguments.predicted))
     trained, left_out = claims.real_training(selection.load(stores, may_be_none=True))
     if not stores:
         left_out.append("recorded runs: there are none here; give your stores with --db")
@@ -111,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes = reproduce.others(claim, cells, lines, options.device)
     left_out += chosen.left_out
     if arguments.json:
-        print(json.dumps(reproduce.document(claim, lines, notes, left_out, options, stores), indent=2))
+        print(json.dumps(reproduce.document(claim, lines, notes, left_out, options, stores, predicted), indent=2))
     else:
-        print(reproduce.text(claim, lines, notes, left_out, options))
+        print(reproduce.text(claim, lines, notes, left_out, options, predicted))
     return EXITS[claims.overall(lines, claim.gpus)]

@@ -16,11 +16,13 @@ from hvdb.base import strict_json
 from hvdb.base.errors import HvdbError
 from hvdb.base.strict_json import Malformed
 
-FORMAT, VERSION = "hvdb-prediction", 1
+FORMAT, VALIDATION, VERSION = "hvdb-prediction", "hvdb-validation", 1
 MAX_FILE_BYTES = 8 << 20
 MAX_ROWS, MAX_WHAT_IFS, MAX_LIST = 4096, 256, 1024  # MAX_LIST: of inputs, sessions, and options of a what-if
 MAX_RANKS, MAX_UNITS = 1 << 20, 1 << 30
 MAX_SECONDS, MAX_FRACTION = 1e9, 1e3
+MAX_CELLS = 10_000
+KINDS = ("calibrated", "beyond")
 PARTS = ("exposed", "stragglers", "control", "slowed", "interference")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -80,9 +82,44 @@ class Prediction:
     rows: tuple[Row, ...]
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """One cell of a validation. Times in seconds of a step. kind: the world was measured ("calibrated"), or is larger
+    than those that were ("beyond"). measured: its middle is the median. trivial: name of a predictor -> its time."""
+
+    block: int
+    kind: str
+    ranks: int
+    options: str
+    rate_mbit: float
+    latency_us: float
+    predicted: Band
+    measured: Band
+    trivial: dict[str, float]
+
+    @property
+    def is_inside(self) -> bool:
+        """Returns True if the measured step lies in the predicted band."""
+        return self.predicted.low <= self.measured.middle <= self.predicted.high
+
+
+@dataclass(frozen=True)
+class Validation:
+    """One file. sha256: of its bytes."""
+
+    file: Path
+    sha256: str
+    cells: tuple[HeldOut, ...]
+
+
 def read(file: Path) -> Prediction:
     """Errors: HvdbError, one line that names the file and says what is wrong."""
     return _document(file, FORMAT, "a prediction of predict --json", _prediction)
+
+
+def read_validation(file: Path) -> Validation:
+    """Errors: those of read()."""
+    return _document(file, VALIDATION, "a record of validate_prediction", _validation)
 
 
 def _document(file: Path, form: str, what: str, make: Callable[[Path, str, dict[str, Any]], Read]) -> Read:
@@ -201,3 +238,31 @@ def _prediction(file: Path, sha256: str, document: dict[str, Any]) -> Prediction
         what_ifs=what_ifs,
         rows=rows,
     )
+
+
+def _held_out(value: object) -> HeldOut:
+    known = _table(value, "a cell")
+    measured = _table(known.get("measured"), "measured")
+    if (kind := known.get("kind")) not in KINDS:
+        raise Malformed(f"the kind of a cell is none of {', '.join(KINDS)}")
+    return HeldOut(
+        block=strict_json.whole(known.get("block"), 0, MAX_CELLS, "block"),
+        kind=kind,
+        ranks=strict_json.whole(known.get("ranks"), 1, MAX_RANKS, "ranks"),
+        options=strict_json.text(known.get("options"), "options"),
+        rate_mbit=_number(known.get("rate_mbit"), 0, 1e9, "rate_mbit"),
+        latency_us=_number(known.get("latency_us"), 0, 1e9, "latency_us"),
+        predicted=_band(known.get("predicted"), MAX_SECONDS, "predicted"),
+        measured=_band({**measured, "middle": measured.get("step_seconds")}, MAX_SECONDS, "measured"),
+        trivial={
+            strict_json.text(name, "a predictor"): strict_json.above_zero(seconds, MAX_SECONDS, "a trivial prediction")
+            for name, seconds in _table(known.get("trivial"), "trivial").items()
+        },
+    )
+
+
+def _validation(file: Path, sha256: str, document: dict[str, Any]) -> Validation:
+    cells = tuple(map(_held_out, _list(document.get("cells"), "cells", MAX_CELLS)))
+    if not cells:
+        raise Malformed("no cells")
+    return Validation(file, sha256, cells)

@@ -11,9 +11,11 @@ from hvdb.judge import claims, efficiency, ring_model
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.judge.claims import Claim, Line, Options
 from hvdb.judge.efficiency import Cell
-from hvdb.show import tables
+from hvdb.read.predictions import Prediction
+from hvdb.show import predicted, tables
 
 HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "jobs", "schedule", "verdict")
+BESIDE = HEADER.index("measured % [95 %]") + 1  # where a column of predictions stands
 
 
 def commands(claim: Claim) -> list[str]:
@@ -103,7 +105,23 @@ def others(claim: Claim, cells: Sequence[Cell], lines: Sequence[Line], device: s
     return said
 
 
-def text(claim: Claim, lines: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
+def _table(lines: Sequence[Line], predictions: Sequence[Prediction]) -> str:
+    header, rows = list(HEADER), [list(_row(line)) for line in lines]
+    if predictions:
+        header.insert(BESIDE, predicted.TITLE)
+        for row, line in zip(rows, lines, strict=True):
+            row.insert(BESIDE, predicted.text(predictions, predicted.of_point(line.point)))
+    return tables.text_table(header, rows)
+
+
+def text(
+    claim: Claim,
+    lines: Sequence[Line],
+    notes: Sequence[str],
+    left_out: Sequence[str],
+    options: Options,
+    predictions: Sequence[Prediction] = (),
+) -> str:
     """Returns the whole text. Its first lines say which commands to run."""
     verdict = claims.overall(lines, claim.gpus)
     edge = "at least" if options.at_least else "within"
@@ -114,7 +132,7 @@ def text(claim: Claim, lines: Sequence[Line], notes: Sequence[str], left_out: Se
         f"Claim: {claim.text}",
         f"Sources: {printable.terminal(data.named(data.PUBLISHED))}",
         "",
-        tables.text_table(HEADER, [_row(line) for line in lines]),
+        _table(lines, predictions),
         "",
         f"reproduced: the 95 % interval over jobs (at least {MIN_SESSIONS}) lies {edge} the claim's rounding and "
         f"{100 * options.margin:g} points of margin.",
@@ -124,6 +142,10 @@ def text(claim: Claim, lines: Sequence[Line], notes: Sequence[str], left_out: Se
     ]
     if options.device != "cuda":
         out.append("The claim is about GPUs: verdicts on CPUs say whether this machine scales alike, not more.")
+    if predictions:
+        of_lines = [predicted.of_point(line.point) for line in lines]
+        out += ["", "PREDICTED, not measured, and no part of the verdict:"]
+        out += [f"  {printable.terminal(note)}" for note in predicted.notes(predictions, of_lines)]
     out += [
         "",
         "What the model expects (no latency, no interference: the bounds of the simplest model, not a prediction):",
@@ -148,17 +170,24 @@ def document(
     left_out: Sequence[str],
     options: Options,
     stores: Sequence[Path],
+    predictions: Sequence[Prediction] = (),
 ) -> dict:
-    """Returns the contents of text() as plain data. Units: efficiencies 0..1, seconds, Gbit/s, images/s."""
+    """Returns the contents of text() as plain data. Units: efficiencies 0..1, seconds, Gbit/s, images/s.
+
+    "predicted" of a line: the bands of the predictions that agree with it.
+    """
     rows = []
     for line in lines:
         row = dataclasses.asdict(line)
         row["band"] = claims.band(line.point, options)
+        found = predicted.bands(predictions, predicted.of_point(line.point))
+        row["predicted"] = [dataclasses.asdict(band) for band in found]
         rows.append(row)
     return {
         "claim": dataclasses.asdict(claim),
         "commands": commands(claim),
         "stores": [str(path) for path in stores],
+        "predictions": [{"file": str(p.file), "sha256": p.sha256} for p in predictions],
         "rule": {**dataclasses.asdict(options), "min_sessions": MIN_SESSIONS, "confidence": 0.95},
         "formula": list(ring_model.FORMULA),
         "lines": rows,

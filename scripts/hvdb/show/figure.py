@@ -93,11 +93,16 @@ def log_rate_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
-def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """Writes the figure with write(), with short run ids in the footer and full run ids in the description."""
+def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str], others: str = "") -> Path:
+    """Writes the figure with write(), with short run ids in the footer and full run ids in the description.
+
+    others: names what else is shown, in both.
+    """
     shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
     more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
-    return write(figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}", "runs: " + " ".join(run_ids))
+    return write(
+        figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}{others}", f"runs: {' '.join(run_ids)}{others}"
+    )
 
 
 def write(figure: Figure, path: Path, title: str, footer: str, description: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from hvdb.base import printable
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell
+from hvdb.read.predictions import Prediction
 from hvdb.read.published import PublishedPoint
-from hvdb.show import figure, tables
+from hvdb.show import figure, predicted, tables
 
 # Published series in the plot: set-up -> marker. One per generation of interconnect; published.csv has more series.
 PUBLISHED_SERIES = {"roce25-rdma-nccl": "o", "tcp40-nccl": "s", "roce25-128": "^", "roce25-512": "D"}
@@ -36,6 +37,9 @@ MIN_TOP, MAX_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
 HEAD_INCHES, PANELS_INCHES, TICKS_INCHES, FOOTER_INCHES, LINE_INCHES = 1.0, 4.6, 0.6, 0.3, 0.17
 # (colour, marker) of each configuration. After the last pair of this list, the first pair is used again.
 CURVE_STYLES = [(colour, marker) for marker in ("o", "v", "X") for colour in figure.CYCLE]
+# Colours of predicted bands, which are light where curves are dark. At most so many predictions and what-ifs are drawn.
+BAND_COLOURS = (figure.YELLOW, figure.SKY, figure.PURPLE, figure.GREEN, figure.ORANGE)
+PREDICTED_LINE = {"linestyle": (0, (1, 1.5)), "linewidth": 1.4, "marker": "_", "markersize": 8}
 # Property in which curves of one network may differ -> a function that returns the name of a value.
 DISTINCTIONS: dict[str, Callable[[Any], str]] = {
     "device": str,
@@ -79,12 +83,16 @@ def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: CURVE_STYLES[i % len(CURVE_STYLES)] for i, name in enumerate(dict.fromkeys(names))}
 
 
-def efficiency_axis(cells: Sequence[Cell], points: Sequence[PublishedPoint]) -> tuple[float, float]:
+def efficiency_axis(
+    cells: Sequence[Cell], points: Sequence[PublishedPoint], bands: Sequence[predicted.Curve] = ()
+) -> tuple[float, float]:
     """Returns the bottom and the top of the axis of the efficiency in %. The top is between MIN_TOP and MAX_TOP."""
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
     values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
-    lowest = min([*values, *(100.0 * e.low for e in ours if e.low is not None)])
-    bound = max([0.0, *(100.0 * e.high for e in ours if e.high is not None)])
+    drawn = [row.efficiency for curve in bands for row in curve.rows]
+    values += [100.0 * band.middle for band in drawn]
+    lowest = min([*values, *(100.0 * e.low for e in [*ours, *drawn] if e.low is not None)])
+    bound = max([0.0, *(100.0 * e.high for e in [*ours, *drawn] if e.high is not None)])
     highest = max(*values, min(bound, max(values) + SHOWN_OF_BOUND))
     bottom = max(0.0, 10.0 * float(np.floor((lowest - ROOM) / 10.0)))
     return bottom, min(MAX_TOP, max(MIN_TOP, highest + ROOM))
@@ -157,6 +165,21 @@ def _efficiencies(
             )
 
 
+def _bands(axes: Axes, curves: Sequence[predicted.Curve], colours: Mapping[str, str]) -> None:
+    """Draws predicted efficiencies: a shaded band, a bar at each predicted number of ranks, and a line of dots.
+
+    colours: name of a curve -> its colour.
+    """
+    for curve in curves:
+        ranks = [row.ranks for row in curve.rows]
+        low, middle, high = (
+            [100.0 * getattr(row.efficiency, end) for row in curve.rows] for end in ("low", "middle", "high")
+        )
+        axes.fill_between(ranks, low, high, color=colours[curve.name], alpha=0.35, linewidth=0, zorder=1)
+        axes.vlines(ranks, low, high, color=colours[curve.name], linewidth=5, alpha=0.6, zorder=1)
+        axes.plot(ranks, middle, color=figure.INK, zorder=2, **PREDICTED_LINE)
+
+
 def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
     """Writes the value of a curve's last point beside the point. For a value above the axis, draws an arrow at the top
     and writes the value beside the arrow."""
@@ -200,15 +223,26 @@ def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
     legend.set_bbox_to_anchor((0.005, FOOTER_INCHES / height))
 
 
-def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) -> Path:
-    """Writes the figure to `path` and returns `path`. cells: one or more rows from efficiency.cells()."""
+def draw(
+    cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path, predictions: Sequence[Prediction] = ()
+) -> Path:
+    """Writes the figure to `path` and returns `path`. cells: one or more rows from efficiency.cells().
+
+    predictions: those of networks that `cells` do not have are left out.
+    """
     models = list(dict.fromkeys(cell.model for cell in cells))
+    shown = [prediction for prediction in predictions if prediction.model in models]
+    all_bands = predicted.curves(shown)
+    bands = all_bands[: len(BAND_COLOURS)]
+    colours = dict(zip(dict.fromkeys(curve.name for curve in bands), BAND_COLOURS, strict=False))
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
-    highest = max([cell.ranks for cell in cells] + [p.gpus for p in beside])
+    highest = max(
+        [cell.ranks for cell in cells] + [p.gpus for p in beside] + [row.ranks for c in bands for row in c.rows]
+    )
     panels = [list(_curves([cell for cell in cells if cell.model == model]).values()) for model in models]
     names = labels([[curve[0].configuration for curve in curves] for curves in panels])
     style = styles(name for panel in names for name in panel)
-    bottom, top = efficiency_axis(cells, beside)
+    bottom, top = efficiency_axis(cells, beside, bands)
     width = max(6.6, 3.7 * len(models) + 0.4)
     height = HEAD_INCHES + PANELS_INCHES + TICKS_INCHES + FOOTER_INCHES
     fig, axes = figure.new(2, len(models), width, height, sharex=True, sharey="row")
@@ -217,6 +251,7 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
         own = [p for p in points if p.model == model]
         _rates(axes[0][column], curves, style, own, highest)
         _efficiencies(axes[1][column], curves, style, own, highest, top)
+        _bands(axes[1][column], [curve for curve in bands if curve.model == model], colours)
         axes[0][column].set_title(printable.label(tables.title(model)), pad=8)
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
@@ -233,12 +268,18 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
     for point in sorted(beside, key=lambda p: p.gpus):
         label = f"published, {point.gpus} GPUs, {point.network}"
         handles.setdefault(label, Line2D([], [], marker=PUBLISHED_SERIES[point.setup], **HOLLOW))
+    for name, colour in colours.items():
+        handles[printable.label(name)] = Line2D([], [], color=colour, linewidth=7, alpha=0.6)
     subtitle = "Weak scaling against one rank alone in the same session; bars: 95 % bootstrap interval."
     if beside:
         subtitle += " Grey: Horovod on Pascal GPUs, 2017 and 2018."
+    if bands:
+        more = len(all_bands) - len(bands)
+        subtitle += " Shaded: PREDICTED, not measured" + (f"; {more} more not drawn." if more else ".")
     fig.subplots_adjust(left=0.95 / width, right=0.985, hspace=0.1, wspace=0.08)
     lines = textwrap.wrap(subtitle, int(13 * width))
     _arrange(fig, handles, HEAD_INCHES + LINE_INCHES * (len(lines) - 1))
     figure.headline(fig, "How well training scales", "\n".join(lines))
     run_ids = list(dict.fromkeys(run for cell in cells for run in cell.run_ids))
-    return figure.save(fig, path, "hvd_bench: images per second and scaling efficiency against ranks", run_ids)
+    files = f"; predictions: {', '.join(map(predicted.file_text, shown))}" if shown else ""
+    return figure.save(fig, path, "hvd_bench: images per second and scaling efficiency against ranks", run_ids, files)

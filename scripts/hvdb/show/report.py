@@ -14,8 +14,9 @@ from hvdb.judge.efficiency import Cell, Selection
 from hvdb.judge.rank_work import Examined
 from hvdb.judge.systems import System
 from hvdb.read import published
+from hvdb.read.predictions import Prediction
 from hvdb.read.runs import Component, Run
-from hvdb.show import advice, rank_report, report_facts, tables
+from hvdb.show import advice, predicted, rank_report, report_facts, tables
 from hvdb.show.advice import Evidence, share
 from hvdb.show.document import Block, Document, Figure, Paragraph, Section, Table, first
 from hvdb.show.report_facts import bullets, name, world
@@ -154,23 +155,24 @@ def _next(evidence: Sequence[Evidence]) -> Section:
     return Section("What to try next", bullets(lines) or [Paragraph(nothing)])
 
 
-def _scaling_figure(measured: Measured) -> Figure:
+def _scaling_figure(measured: Measured, predictions: Sequence[Prediction]) -> Figure:
     models = list(dict.fromkeys(cell.model for cell in measured.cells))[:MAX_PANELS]
 
     def draw(path: Path) -> Path:
         from hvdb.show import plot_scaling
 
-        return plot_scaling.draw([cell for cell in measured.cells if cell.model in models], published.load(), path)
+        cells = [cell for cell in measured.cells if cell.model in models]
+        return plot_scaling.draw(cells, published.load(), path, predictions)
 
     return Figure("Images per second and scaling efficiency against ranks, beside the published points", draw)
 
 
-def _scaling(measured: Measured, title: str) -> Section:
+def _scaling(measured: Measured, title: str, predictions: Sequence[Prediction]) -> Section:
     if not measured.cells:
         return Section(title)
     lines = [f"Note: {line}" for line in efficiency.notes(measured.cells, measured.system.runs)]
     blocks: list[Block] = [
-        _scaling_figure(measured),
+        _scaling_figure(measured, predictions),
         Table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(measured.cells)),
         *bullets([*tables.EFFICIENCY_NOTES, *lines]),
     ]
@@ -302,7 +304,12 @@ def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:
 
 
 def document(
-    stored: Sequence[Run], selection: Selection, parts: Sequence[Measured], ranks: Ranks, profiled: Sequence[Run]
+    stored: Sequence[Run],
+    selection: Selection,
+    parts: Sequence[Measured],
+    ranks: Ranks,
+    profiled: Sequence[Run],
+    predictions: Sequence[Prediction] = (),
 ) -> Document:
     """Returns the report.
 
@@ -313,8 +320,10 @@ def document(
     sections = [_answers(parts), _next(evidence)]
     for measured in parts:
         which = f", system {measured.system.letter}" if len(parts) > 1 else ""
-        sections.append(_scaling(measured, f"Scaling efficiency{which}"))
+        sections.append(_scaling(measured, f"Scaling efficiency{which}", predictions))
         sections += _waterfall(measured, f"Where the step time goes{which}")
+    cells = [cell for measured in parts for cell in measured.cells]
+    sections += predicted.section(predictions, cells, published.load())
     sections += _ranks(parts, ranks)
     sections += report_facts.operations(profiled)
     sections += report_facts.timelines(stored)

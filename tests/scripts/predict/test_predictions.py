@@ -97,12 +97,6 @@ class PredictWritesTest(PredictTest):
     def test_what_predict_writes_satisfies_the_schema_and_is_read(self) -> None:
         self.measure(training(), collectives(1, ranks=2, plane="shm", seconds=1e-5))
         document = self.document("1,2")
-        if "what_ifs" not in document:
-            schedule = {name: document.pop(name) for name in ("schedule", "options")}
-            document |= {"what_ifs": [{"text": "", **schedule, "hardware": {}}]}
-            document["rows"] = [{"what_if": 0, **row} for row in document["rows"]]
-            document["latest_input"] = made.document()["latest_input"]
-            self.json.write_text(json.dumps(document), encoding="utf-8")
         jsonschema.validate(document, SCHEMA)
         read = predictions.read(self.json)
         self.assertEqual([row.ranks for row in read.rows], [1, 2])
