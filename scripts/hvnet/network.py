@@ -25,9 +25,11 @@ SUBNET = "10.77.0.0/16"
 COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
 _CONNECT_SECONDS = 10
-# With a smaller burst than 128 kB, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower
-# with 16 kB). The long queue loses no packets, like a lossless fabric.
-_SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
+# A burst passes at no cost, so slow links get a small one, of what they carry in _BURST_SECONDS. Fast links need 128 kB:
+# with less, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB). The long
+# queue loses no packets, like a lossless fabric.
+_SHAPE = ("tbf", "limit", "16mb", "rate")
+_BURST_SECONDS, _BURST_BYTES = 1e-3, (4 << 10, 128 << 10)
 
 _TCP = (
     # reno, because BBR paces by its own estimate of the bandwidth, which is wrong for a token bucket.
@@ -215,7 +217,10 @@ class Network:
 
     def _shape(self, where: list[str], device: str) -> None:
         if self.wiring.rate_mbit > 0:
-            _do(" ".join(["tc", *where, "qdisc add dev", device, "root", *_SHAPE, f"{self.wiring.rate_mbit:g}mbit"]))
+            low, high = _BURST_BYTES
+            burst = int(min(high, max(low, self.wiring.rate_mbit * 1e6 / 8 * _BURST_SECONDS)))
+            shape = [*_SHAPE, f"{self.wiring.rate_mbit:g}mbit", "burst", str(burst)]
+            _do(" ".join(["tc", *where, "qdisc add dev", device, "root", *shape]))
 
     def inside(self, node: str, *command: str) -> list[str]:
         """Returns the command that runs `command` in the network namespace of `node`."""

@@ -228,8 +228,9 @@ def summary(cells: list[dict[str, Any]]) -> list[str]:
         bands = np.array([[cell["predicted"][name] for name in ("low", "middle", "high")] for cell in mine])
         inside = int(np.sum((bands[:, 0] <= steps) & (steps <= bands[:, 2])))
         made.append(
-            f"{kind}: {len(mine)} cells, {inside} inside the band; error of the step {_quantiles(bands[:, 1] / steps - 1)}; "
-            f"width of the band over the step {_quantiles((bands[:, 2] - bands[:, 0]) / bands[:, 1])}"
+            f"{kind}: {len(mine)} cells, {inside} inside the band; error of the step "
+            f"{_quantiles(bands[:, 1] / steps - 1)}; width of the band over the step "
+            f"{_quantiles((bands[:, 2] - bands[:, 0]) / bands[:, 1])}"
         )
         for name in mine[0]["trivial"]:
             others = np.array([cell["trivial"][name] for cell in mine])

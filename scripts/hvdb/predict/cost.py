@@ -32,6 +32,7 @@ MIN_WORLDS, MIN_SIZES = 3, 6
 # Standard deviation of the drift of h per doubling of the nodes, before any is measured.
 DRIFT = 0.02
 NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
+MAX_T = 8.0  # of Student's t
 MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
 
 
@@ -211,7 +212,9 @@ class Cost:
         spread = self.spread
         # A world that was not measured lies anywhere among those that were, at all sizes alike. The mean over few
         # worlds is uncertain, too, and so is their spread: Student's t with worlds - 1 degrees of freedom.
-        aside = math.sqrt(1 + 1 / spread.worlds) * random.standard_t(spread.worlds - 1)
+        # Its ends, which no percentile of the band sees, are cut off, for they have no bound.
+        tail = float(np.clip(random.standard_t(spread.worlds - 1), -MAX_T, MAX_T))
+        aside = math.sqrt(1 + 1 / spread.worlds) * tail
         common = Curve(common.bytes, ascending(common.seconds * np.exp(aside * spread.apart)))
         # The drift is one number that is not known exactly, the same for each doubling.
         walk = random.normal(spread.drift, spread.drift_error) * np.arange(MAX_DOUBLINGS + 1)

@@ -21,9 +21,11 @@ import numpy as np
 from hvdb.base import progress, strict_json
 from hvdb.base.errors import HvdbError, NotComparable, TooLittle
 from hvdb.base.strict_json import Malformed
+from hvdb.judge import efficiency
+from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.predict.cost import Cost, World, nodes_text, title
 from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
-from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label
+from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, Training
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.read.runs import Run
 
@@ -40,8 +42,12 @@ GROUPS = {
     "collectives": "results of hvd_bench coll from more worlds, or with more samples",
     "compute": "a longer session, or several (interference, and the time of one rank)",
     "overlap": "a longer session, or several (slowdown by overlap, and reductions beside compute)",
+    "model": "more sessions (what is not simulated, and what changes from session to session)",
     "steps": "more steps of each session, on more nodes (noise)",
 }
+# Standard deviations of the logarithm over 20 sessions of one machine (results/recorded/2026-11-23-2cores/coverage.db):
+# of the time of one rank, and of the efficiency. Fewer than MIN_SESSIONS sessions do not show theirs.
+ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 _SECONDS = 1800.0  # that one simulation may take
 _MAX_LINE = 2000
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
@@ -131,11 +137,13 @@ class Predictor:
 
     def __init__(self, inputs: Inputs, program: Path, seed: int, draws: int = DRAWS) -> None:
         self.inputs, self.program, self.seed, self.draws = inputs, program, seed, draws
-        self._middle = inputs.middle()
+        self._middle, self._together = inputs.middle(), inputs.together()
         self._drawn: dict[tuple[int, int], Any] = {}  # (id of a cost, draw or -1): the cost in this draw
         self._alone = [self._expected_reductions(session.world) for session in inputs.sessions]
         known = [s.figures().reduce / e for s, e in zip(inputs.sessions, self._alone, strict=True) if e]
         self._load = float(np.median(known)) if known else 1.0
+        pairs = zip(inputs.sessions, self._alone, strict=True)
+        self._missed = [self._missed_by(session, expected) for session, expected in pairs if expected]
 
     def predict(
         self, worlds: Sequence[World], variants: Sequence[Variant], step: progress.Step = progress.silent
@@ -196,7 +204,7 @@ class Predictor:
             slowdown=overlap.slowdown,
             load=self._load if "overlap" in fixed or not expected else overlap.reduce / expected,
             slowdown_scales=bool("overlap" not in fixed and expected and forms[0] < 0.5),
-            common_steps=bool(forms[1] < 0.5),
+            common_steps=bool(forms[1] < self._together),
         )
 
     def _seconds(self, made: Inputs, operation: str, size: float, world: World, number: int = -1) -> float:
@@ -306,17 +314,42 @@ class Predictor:
         found = self._simulate(without_copies, world, draws, frozenset(["collectives"]))
         return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
+    def _missed_by(self, session: Training, expected: float) -> float:
+        """Returns the measured step of a session over the one that is simulated from its own figures."""
+        own = session.figures()
+        load = own.reduce / expected
+        one = _Draw(0, session.world, own.compute, own.alone, own.slowdown, load, False, False)
+        draws = [
+            replace(one, number=number, common_steps=number < EXPECTING * self._together) for number in range(EXPECTING)
+        ]
+        found = self._simulate(self.inputs, session.world, draws, frozenset(["collectives"]))
+        simulated = float(np.median([result["step"] for result in found]))
+        return efficiency.step_time(session.full).value / simulated
+
+    def _beyond_the_model(self, number: int) -> tuple[float, float]:
+        """Returns factors of a draw for the step, and for the time of one rank: by how much the simulation missed the
+        sessions, which may be nothing or twice as much elsewhere, and what another session would measure."""
+        random = self._stream(number, "beyond the model")
+        step = self._missed[random.integers(len(self._missed))] ** (2 * random.random()) if self._missed else 1.0
+        if len(self.inputs.sessions) >= MIN_SESSIONS:
+            return step, 1.0
+        alone = math.exp(random.normal(0, ALONE_SPREAD))
+        return step * alone * math.exp(random.normal(0, EFFICIENCY_SPREAD)), alone
+
     def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
+        aside = np.array([self._beyond_the_model(number) for number in range(self.draws)])
+        if "model" in fixed:
+            aside[:] = np.median(aside, axis=0)
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
-            return Row(world, band(alone), Band(1.0, 1.0, 1.0), dict.fromkeys((*PARTS, "interference"), 0.0))
+            return Row(world, band(alone * aside[:, 1]), Band(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0))
         found = self._simulate(made, world, draws, fixed)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
-        steps = self._steps(made, world, self.draws)
+        step, alone, steps = step * aside[:, 0], alone * aside[:, 1], self._steps(made, world, self.draws)
         return Row(world, band(step), band(alone / step), parts, steps, self._notes(made, world))
 
     def _notes(self, made: Inputs, world: World) -> tuple[str, ...]:

@@ -97,6 +97,15 @@ class Training:
             reduce=float(np.mean(self.reduce[chosen])),
         )
 
+    def together(self) -> float | None:
+        """Returns the mean correlation of the compute times of two nodes, from 0 to 1: how much slow steps hit all
+        nodes at once. None if there is one node, or nothing varies."""
+        nodes = [np.mean(self.none_compute[list(ranks)], axis=0) for ranks in self.hosts]
+        if len(nodes) < 2 or min(np.std(series) for series in nodes) == 0:
+            return None
+        pairs = np.corrcoef(nodes)[np.triu_indices(len(nodes), 1)]
+        return float(np.clip(np.mean(pairs), 0, 1))
+
     def noise(self) -> list[list[np.ndarray]]:
         """Returns [node][rank of the node]: compute times of successive steps over the typical one of all ranks."""
         typical = np.mean(np.median(self.none_compute, axis=1))
@@ -148,6 +157,11 @@ class Inputs:
         """Returns the median over sessions of each figure."""
         found = [dataclasses.astuple(session.figures()) for session in self.sessions]
         return Figures(*map(float, np.median(found, axis=0)))
+
+    def together(self) -> float:
+        """Returns in which share of the draws all nodes play the same steps: as their times correlate, if measured."""
+        known = [share for session in self.sessions if (share := session.together()) is not None]
+        return float(np.mean(known)) if known else 0.5
 
     def nodes_text(self) -> str:
         """Returns on which numbers of nodes the sessions were: `2, 4 nodes`."""
@@ -300,8 +314,13 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
         Label("interference", MEASURED, used, middle.compute / middle.alone),
         Label("slowdown by overlap", MEASURED, used, middle.slowdown),
         Label("noise", MEASURED, f"{steps} steps of {used}"),
-        Label("noise of several nodes", ASSUMED, "half of the draws: independent; half: the same steps on all nodes"),
     ]
+    if any(session.together() is not None for session in sessions):
+        source = f"the same steps on all nodes in so many draws, as they correlate in {used}"
+        made.labels.append(Label("noise of several nodes", MEASURED, source, made.together()))
+    else:
+        source = "half of the draws: independent; half: the same steps on all nodes"
+        made.labels.append(Label("noise of several nodes", ASSUMED, source))
     if len(sessions) == 1:
         notes.append("one session of training: the band holds no spread between sessions")
     copied = full.lowest("copy_seconds")
