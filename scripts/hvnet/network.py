@@ -25,9 +25,9 @@ SUBNET = "10.77.0.0/16"
 COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
 _CONNECT_SECONDS = 10
-# A burst passes at no cost, so slow links get a small one, of what they carry in _BURST_SECONDS. Fast links need 128 kB:
-# with less, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB). The long
-# queue loses no packets, like a lossless fabric.
+# A burst passes at no cost, so a slow link gets a small one: what it carries in _BURST_SECONDS. A fast link needs
+# 128 kB: with less, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB).
+# The long queue loses no packets, like a lossless fabric.
 _SHAPE = ("tbf", "limit", "16mb", "rate")
 _BURST_SECONDS, _BURST_BYTES = 1e-3, (4 << 10, 128 << 10)
 

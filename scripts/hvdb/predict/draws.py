@@ -8,6 +8,7 @@ group's part of it.
 from __future__ import annotations
 
 import math
+import statistics
 import subprocess
 import zlib
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 _SECONDS = 1800.0  # that one simulation may take
 _MAX_LINE = 2000
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
+MAX_MISSED = 0.1  # a larger logarithm gets a note
 MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
 # Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
 SLOT_ELEMENTS = 32
@@ -119,10 +121,11 @@ def require_plan(run: Run, plan_hash: object) -> None:
 class _Draw:
     """compute, alone: seconds of a step among others, and of one rank alone. load: time of a reduction
     beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second, from those of
-    `measured`, the world of the session."""
+    `measured`, the world of the session. missed: the measured step of the session over the simulated one."""
 
     number: int
     measured: World
+    missed: float
     compute: float
     alone: float
     slowdown: float
@@ -143,7 +146,7 @@ class Predictor:
         known = [s.figures().reduce / e for s, e in zip(inputs.sessions, self._alone, strict=True) if e]
         self._load = float(np.median(known)) if known else 1.0
         pairs = zip(inputs.sessions, self._alone, strict=True)
-        self._missed = [self._missed_by(session, expected) for session, expected in pairs if expected]
+        self._missed = [self._missed_by(session, expected) if expected else 1.0 for session, expected in pairs]
 
     def predict(
         self, worlds: Sequence[World], variants: Sequence[Variant], step: progress.Step = progress.silent
@@ -199,6 +202,7 @@ class Predictor:
         return _Draw(
             number,
             session.world,
+            self._missed[chosen],
             compute=compute.compute,
             alone=compute.alone,
             slowdown=overlap.slowdown,
@@ -308,7 +312,7 @@ class Predictor:
         except HvdbError:
             return None
         middle = self._middle
-        one = _Draw(0, world, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
+        one = _Draw(0, world, 1.0, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
         draws = [replace(one, number=number) for number in range(EXPECTING)]
         without_copies = replace(self.inputs, copy=(0.0, 0.0))
         found = self._simulate(without_copies, world, draws, frozenset(["collectives"]))
@@ -318,7 +322,7 @@ class Predictor:
         """Returns the measured step of a session over the one that is simulated from its own figures."""
         own = session.figures()
         load = own.reduce / expected
-        one = _Draw(0, session.world, own.compute, own.alone, own.slowdown, load, False, False)
+        one = _Draw(0, session.world, 1.0, own.compute, own.alone, own.slowdown, load, False, False)
         draws = [
             replace(one, number=number, common_steps=number < EXPECTING * self._together) for number in range(EXPECTING)
         ]
@@ -326,30 +330,32 @@ class Predictor:
         simulated = float(np.median([result["step"] for result in found]))
         return efficiency.step_time(session.full).value / simulated
 
-    def _beyond_the_model(self, number: int) -> tuple[float, float]:
-        """Returns factors of a draw for the step, and for the time of one rank: by how much the simulation missed the
-        sessions, which may be nothing or twice as much elsewhere, and what another session would measure."""
-        random = self._stream(number, "beyond the model")
-        step = self._missed[random.integers(len(self._missed))] ** (2 * random.random()) if self._missed else 1.0
+    def _beyond_the_model(self, draws: Sequence[_Draw]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns factors for the step, and for the time of one rank, of each draw: by how much the simulation missed
+        its session, which may be nothing or twice as much elsewhere, and what another session would measure."""
+        random = self._stream(0, "beyond the model")
+        places = (np.arange(self.draws) + 0.5) / self.draws  # evenly, so that the middle does not depend on chance
+        step = np.array([draw.missed for draw in draws]) ** (2 * random.permutation(places))
         if len(self.inputs.sessions) >= MIN_SESSIONS:
-            return step, 1.0
-        alone = math.exp(random.normal(0, ALONE_SPREAD))
-        return step * alone * math.exp(random.normal(0, EFFICIENCY_SPREAD)), alone
+            return step, np.ones(self.draws)
+        normal = np.array(list(map(statistics.NormalDist().inv_cdf, places)))
+        alone = np.exp(ALONE_SPREAD * random.permutation(normal))
+        return step * alone * np.exp(EFFICIENCY_SPREAD * random.permutation(normal)), alone
 
     def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
-        aside = np.array([self._beyond_the_model(number) for number in range(self.draws)])
+        of_step, of_alone = self._beyond_the_model(draws)
         if "model" in fixed:
-            aside[:] = np.median(aside, axis=0)
+            of_step, of_alone = np.median(of_step), np.median(of_alone)
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
-            return Row(world, band(alone * aside[:, 1]), Band(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0))
+            return Row(world, band(alone * of_alone), Band(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0))
         found = self._simulate(made, world, draws, fixed)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
-        step, alone, steps = step * aside[:, 0], alone * aside[:, 1], self._steps(made, world, self.draws)
+        step, alone, steps = step * of_step, alone * of_alone, self._steps(made, world, self.draws)
         return Row(world, band(step), band(alone / step), parts, steps, self._notes(made, world))
 
     def _notes(self, made: Inputs, world: World) -> tuple[str, ...]:
@@ -396,6 +402,21 @@ class Predictor:
         else:
             source = "as fast as alone: no collectives were measured on the ranks of the session"
             labels.append(Label("reductions beside compute", ASSUMED, source, 1.0))
+        if known:
+            source = f"{known} session{'s' * (known > 1)}; elsewhere nothing of it, or twice it"
+            labels.append(
+                Label("measured step over the simulated one", MEASURED, source, float(np.median(self._missed)))
+            )
+        if len(self.inputs.sessions) < MIN_SESSIONS:
+            source = (
+                f"{100 * ALONE_SPREAD:g} % of the step of one rank, {100 * EFFICIENCY_SPREAD:g} % of the efficiency"
+            )
+            labels.append(Label("spread between sessions", ASSUMED, source))
+        if any(abs(math.log(missed)) > MAX_MISSED for missed in self._missed):
+            self.inputs.notes.append(
+                "a measured step is far from the simulation of its own figures: something that is not simulated takes "
+                "much of it, so do not trust this prediction"
+            )
         if not 1 / MAX_LOAD <= self._load <= MAX_LOAD:
             self.inputs.notes.append(
                 f"reductions took {self._load:.2g} times as long in the training as hvd_bench coll promises: were both "

@@ -321,8 +321,6 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
     else:
         source = "half of the draws: independent; half: the same steps on all nodes"
         made.labels.append(Label("noise of several nodes", ASSUMED, source))
-    if len(sessions) == 1:
-        notes.append("one session of training: the band holds no spread between sessions")
     copied = full.lowest("copy_seconds")
     if full.schedule == NEGOTIATED and len(copied):
         made.copy = (float(np.median(copied)) / (2 * made.gradient_bytes),) * 2
