@@ -1,9 +1,14 @@
-"""Validates hvdb predict on a shaped network: predicts runs that were not measured, and only then measures them.
+"""Validates hvdb predict: predicts runs that were not measured, and only then measures them.
 
-A block measures collectives on 2, 3 and 4 nodes and one training session on 4 nodes, predicts 12 other runs from them
-(6 on 4 nodes, 3 on 6 and 3 on 8), writes the prediction, and measures these runs, which carry its hash. The 24 blocks
-are 3 rates x 2 latencies x 4 shares of compute. The communication is real; the compute is a recorded step whose times
-are slept. A block that is in the record already is not measured again, so the command goes on where it was stopped.
+network: on a shaped network. A block measures collectives on 2, 3 and 4 nodes and one training session on 4 nodes,
+predicts 12 other runs from them (6 on 4 nodes, 3 on 6 and 3 on 8), writes the prediction, and measures these runs,
+which carry its hash. The 24 blocks are 3 rates x 2 latencies x 4 shares of compute. The communication is real; the
+compute is a recorded step whose times are slept.
+
+compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and one session
+are measured, four other schedules predicted and then measured.
+
+A block that is in the record already is not measured again, so the command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +46,10 @@ RATES, LATENCIES, SHARES = (50.0, 100.0, 200.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 
 BLOCKS = len(RATES) * len(LATENCIES) * len(SHARES)
 CALIBRATED, BEYOND = (2, 3, 4), (6, 8)
 GRADIENTS = 48  # of the replayed step; those of the recorded one are merged
-_COMMAND_SECONDS = 600
+COMPUTED = ("resnet50", "vgg16", "inception3")
+_COMPUTED_OPTIONS = ("--image-size", "160", "--batch-size", "2", "--threads", "1")
+_COMPUTED_SCHEDULES = ("--bucket-mb 4", "--bucket-mb 1024", "--schedule sharded", "--schedule negotiated")
+_COMMAND_SECONDS = 900
 
 
 @dataclass(frozen=True)
@@ -114,30 +123,84 @@ def recorded_noise() -> np.ndarray:
     return np.concatenate([series / np.median(series) for _, series in sorted(samples.items())])
 
 
-class Measurement:
-    """Measures one block. folder: receives the profile, both stores and the prediction."""
+def _do(command: list[str]) -> None:
+    """Errors: HvdbError if the command fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise HvdbError(f"not done after {_COMMAND_SECONDS} s: {' '.join(command)}") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise HvdbError(f"exit code {done.returncode}: {said}: {' '.join(command)}")
 
-    def __init__(self, block: Block, bench: Path, scratch: Path, folder: Path) -> None:
-        self.block, self.bench, self.scratch, self.folder = block, bench, scratch, folder
+
+class Measurement:
+    """What the blocks of both parts do. folder: receives the profile, both stores and the prediction."""
+
+    def __init__(self, bench: Path, folder: Path) -> None:
+        self.bench = bench
         self.profile, self.prediction = folder / "profile.replay", folder / "prediction.json"
         self.inputs, self.held = folder / "inputs.db", folder / "held.db"
-        self.latency_seconds = 0.0
+
+    def predict(self, worlds: Sequence[int], what_ifs: Sequence[str]) -> list[str]:
+        """Writes the prediction. Returns the label of runs that are a test of it. Errors: HvdbError."""
+        command = [sys.executable, "-B", "-m", "hvdb", "predict", str(self.inputs), "--profile", str(self.profile)]
+        command += ["--ranks", ",".join(map(str, worlds)), "--json", str(self.prediction), "--program", str(self.bench)]
+        _do([*command, *(f"--what-if={options}" for options in what_ifs)])
+        return ["--label", f"prediction={predictions.read(self.prediction).sha256}"]
+
+    def judged(self, block: int, link: Link) -> list[dict[str, Any]]:
+        """Returns the record's entry of each cell. Errors: HvdbError."""
+        made = predictions.read(self.prediction)
+        found, _ = judge.judge(made, runs.load([self.held]))
+        session = {run.phase: efficiency.step_time(run).value for run in runs.load([self.inputs])}
+        entries = []
+        for one in found:
+            row, (low, high) = one.row, one.interval or (one.step, one.step)
+            entry = {
+                "block": block,
+                "kind": self.kind_of(row.ranks),
+                "ranks": row.ranks,
+                "options": " ".join(made.what_ifs[row.what_if].options),
+                "rate_mbit": link.bits_per_second / 1e6,
+                "latency_us": link.latency_seconds * 1e6,
+                "predicted": asdict(row.step),
+                "measured": {"step_seconds": one.step, "low": low, "high": high},
+                "trivial": {"as in the session": session["full"]},
+            }
+            if one.efficiency is not None:
+                entry["efficiency"] = {"predicted": asdict(row.efficiency), "measured": one.efficiency}
+            entries.append(entry)
+        return entries
+
+    def kind_of(self, ranks: int) -> str:
+        return "compute"
+
+
+class NetworkMeasurement(Measurement):
+    """Measures one block on shaped networks. scratch: for files of the namespaces."""
+
+    def __init__(self, block: Block, bench: Path, scratch: Path, folder: Path) -> None:
+        super().__init__(bench, folder)
+        self.block, self.scratch = block, scratch
 
     def run(self) -> list[dict[str, Any]]:
-        """Returns the record's entry of each cell. Errors: HvdbError."""
         recorded = (_PROFILES / f"{self.block.profile}-fp16.txt").read_text(encoding="utf-8")
         self.profile.write_text(replay_text(recorded, self.block, recorded_noise()), encoding="utf-8")
-        for nodes in CALIBRATED:
-            self._calibrate(nodes)
-        self._predict()
-        made = predictions.read(self.prediction)
+        latency = [self._calibrate(nodes) for nodes in CALIBRATED][-1]
+        label = self.predict((CALIBRATED[-1], *BEYOND), self.block.schedules()[1:])
         for nodes in (CALIBRATED[-1], *BEYOND):
             with self._network(nodes) as net:
                 for options in self.block.cells(nodes):
                     words = [*options.split(), "--num-warmup-batches", "2", "--num-iters", "12", "--max-time", "40"]
-                    self._bench(net, self.held, *self._training(*words), "--label", f"prediction={made.sha256}")
-        found, _ = judge.judge(made, runs.load([self.held]))
-        return [self._entry(made, judged) for judged in found]
+                    self._bench(net, self.held, *self._training(*words), *label)
+        entries = self.judged(self.block.number, Link(self.block.rate_mbit * 1e6, self.block.latency_us / 1e6))
+        for entry in entries:
+            entry["trivial"] = self._trivial(entry["ranks"], latency)
+        return entries
+
+    def kind_of(self, ranks: int) -> str:
+        return "beyond" if ranks in BEYOND else "calibrated"
 
     def _network(self, nodes: int) -> Network:
         switch = self.bench.with_name("delay_switch")
@@ -147,22 +210,12 @@ class Measurement:
         return ["--replay", str(self.profile), "--threads", "1", "--quiet", *words]
 
     def _bench(self, net: Network, store: Path, *words: str) -> None:
-        command = [*net.mpirun(1), str(self.bench), *words, "--db", str(store)]
-        self._do(command)
+        _do([*net.mpirun(1), str(self.bench), *words, "--db", str(store)])
 
-    @staticmethod
-    def _do(command: list[str]) -> None:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise HvdbError(f"not done after {_COMMAND_SECONDS} s: {' '.join(command)}") from None
-        if done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-            raise HvdbError(f"exit code {done.returncode}: {said}: {' '.join(command)}")
-
-    def _calibrate(self, nodes: int) -> None:
+    def _calibrate(self, nodes: int) -> float:
+        """Returns the latency of the idle link in seconds."""
         with self._network(nodes) as net:
-            self.latency_seconds = calibrate(net).latency_seconds
+            latency = calibrate(net).latency_seconds
             usual = ["--no-bound", "-n", "10", "-w", "2", "-f", "2", "--max-time", "1", "--place", "in"]
             ring = ["--collective", "all_reduce,reduce_scatter,all_gather", "--algorithm", "ring"]
             self._bench(net, self.inputs, "coll", *usual, *ring, "-b", "8K", "-e", str(self.block.size))
@@ -173,39 +226,40 @@ class Measurement:
                 words = [*self.block.schedules()[0].split(), "--num-warmup-batches", "2", "--num-iters", "24"]
                 words += ["--efficiency", "--max-time", "90"]
                 self._bench(net, self.inputs, *self._training(*words))
+            return latency
 
-    def _predict(self) -> None:
-        worlds = ",".join(map(str, (CALIBRATED[-1], *BEYOND)))
-        command = [sys.executable, "-B", "-m", "hvdb", "predict", str(self.inputs), "--profile", str(self.profile)]
-        command += ["--ranks", worlds, "--json", str(self.prediction), "--program", str(self.bench)]
-        self._do([*command, *(f"--what-if={options}" for options in self.block.schedules()[1:])])
-
-    def _entry(self, made: predictions.Prediction, judged: judge.Judged) -> dict[str, Any]:
-        row, (low, high) = judged.row, judged.interval or (judged.step, judged.step)
-        return {
-            "block": self.block.number,
-            "kind": "beyond" if row.ranks in BEYOND else "calibrated",
-            "ranks": row.ranks,
-            "options": " ".join(made.what_ifs[row.what_if].options),
-            "rate_mbit": self.block.rate_mbit,
-            "latency_us": self.block.latency_us,
-            "predicted": asdict(row.step),
-            "measured": {"step_seconds": judged.step, "low": low, "high": high},
-            "trivial": self._trivial(row.ranks),
-        }
-
-    def _trivial(self, ranks: int) -> dict[str, float]:
-        """Returns what predictors say that need no simulation, in seconds of a step."""
+    def _trivial(self, ranks: int, latency: float) -> dict[str, float]:
+        """Returns what predictors say that need no simulation, in seconds of a step. latency: of the link."""
         session = {run.phase: efficiency.step_time(run).value for run in runs.load([self.inputs])}
         alone, largest = session["solo"], session["full"]
-        link = Link(self.block.rate_mbit * 1e6, self.latency_seconds)
-        exposed = max(0.0, ring_seconds(link, ranks, self.block.size) - efficiency.BACKWARD_SHARE * alone)
+        ring = ring_seconds(Link(self.block.rate_mbit * 1e6, latency), ranks, self.block.size)
         growth = (largest - alone) / math.log2(CALIBRATED[-1])
         return {
             "as on 4 nodes": largest,
             "straight line in log2 N": alone + growth * math.log2(ranks),
-            "ring formula": alone + exposed,
+            "ring formula": alone + max(0.0, ring - efficiency.BACKWARD_SHARE * alone),
         }
+
+
+class ComputeMeasurement(Measurement):
+    """Measures one network on two ranks of this machine."""
+
+    def __init__(self, number: int, bench: Path, folder: Path) -> None:
+        super().__init__(bench, folder)
+        self.number, self.model = number, COMPUTED[number]
+
+    def run(self) -> list[dict[str, Any]]:
+        launch = ["mpirun", "-n", "2", str(self.bench)]
+        training = [*launch, "--model", self.model, *_COMPUTED_OPTIONS, "--efficiency", "--quiet"]
+        operations = "all_reduce,reduce_scatter,all_gather"
+        usual = ["--place", "in", "--no-bound", "-b", "1K", "-f", "4", "--max-time", "2", "--db", str(self.inputs)]
+        _do([*launch, "coll", "--collective", operations, "-e", "1G", *usual])
+        _do([*launch, "coll", "--collective", "barrier", "--db", str(self.inputs)])
+        _do([*training, "--num-iters", "24", "--record-replay", str(self.profile), "--db", str(self.inputs)])
+        label = self.predict([2], _COMPUTED_SCHEDULES)
+        for options in _COMPUTED_SCHEDULES:
+            _do([*training, "--num-iters", "16", *options.split(), "--db", str(self.held), *label])
+        return self.judged(self.number, Link(0.0, 0.0))
 
 
 def _machine() -> dict[str, Any]:
@@ -220,7 +274,7 @@ def _machine() -> dict[str, Any]:
 def summary(cells: list[dict[str, Any]]) -> list[str]:
     """Returns the lines that sum up all cells: errors, coverage, widths, and the errors of trivial predictors."""
     made = []
-    for kind in ("calibrated", "beyond"):
+    for kind in predictions.KINDS:
         mine = [cell for cell in cells if cell["kind"] == kind]
         if not mine:
             continue
@@ -232,6 +286,12 @@ def summary(cells: list[dict[str, Any]]) -> list[str]:
             f"{_quantiles(bands[:, 1] / steps - 1)}; width of the band over the step "
             f"{_quantiles((bands[:, 2] - bands[:, 0]) / bands[:, 1])}"
         )
+        if points := [
+            100 * abs(known["predicted"]["middle"] - known["measured"])
+            for cell in mine
+            if (known := cell.get("efficiency"))
+        ]:
+            made.append(f"  efficiency: error median {np.median(points):.1f} points, most {max(points):.1f}")
         for name in mine[0]["trivial"]:
             others = np.array([cell["trivial"][name] for cell in mine])
             made.append(f"  {name}: error {_quantiles(others / steps - 1)}")
@@ -245,16 +305,16 @@ def _quantiles(values: np.ndarray) -> str:
 
 def _read(record: Path) -> dict[str, Any]:
     if record.exists():
+        predictions.read_validation(record)
         return json.loads(record.read_text(encoding="utf-8"))
     return {"format": "hvdb-validation", "version": 1, "blocks": [], "cells": []}
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     made = new_parser("validate_prediction", __doc__ or "", "exit codes: 0 good, 2 usage or I/O, 3 not possible here")
+    made.add_argument("part", choices=("network", "compute"), help="what is measured")
     made.add_argument("folder", type=Path, metavar="FOLDER", help="of the record; made if it does not exist")
-    made.add_argument(
-        "--blocks", type=int, default=BLOCKS, metavar="N", help=f"measure the first N (default: {BLOCKS})"
-    )
+    made.add_argument("--blocks", type=int, default=BLOCKS, metavar="N", help="measure the first N only")
     made.add_argument(
         "--bench", type=Path, default=os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench"
     )
@@ -265,30 +325,37 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 def _main(argv: list[str]) -> int:
     arguments = _arguments(argv)
     bench, folder = Path(arguments.bench).resolve(), arguments.folder.resolve()
-    if not arguments.inside:
+    on_network = arguments.part == "network"
+    if on_network and not arguments.inside:
         if reason := network.why_not(latency=True, switch=bench.with_name("delay_switch")):
             print(f"validate_prediction: skipped: {reason}", file=sys.stderr)
             return EXIT_INCONCLUSIVE
         folder.mkdir(parents=True, exist_ok=True)
         return network.enter([sys.executable, "-B", "-m", "hvnet.validate", "--inside", *argv])
-    scratch, record = network.prepare(), folder / "cells.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = network.prepare() if on_network else folder
+
+    def measurement(number: int, here: Path) -> NetworkMeasurement | ComputeMeasurement:
+        if on_network:
+            return NetworkMeasurement(Block(number), bench, scratch, here)
+        return ComputeMeasurement(number, bench, here)
+
+    record = folder / "cells.json"
     document = _read(record)
     done = {entry["block"] for entry in document["blocks"]}
-    for number in [number for number in range(min(arguments.blocks, BLOCKS)) if number not in done]:
+    left = [n for n in range(min(arguments.blocks, BLOCKS if on_network else len(COMPUTED))) if n not in done]
+    for place, number in enumerate(left, 1):
         began, here = time.time(), folder / f"block-{number:02}"
         shutil.rmtree(here, ignore_errors=True)
         here.mkdir()
-        cells = Measurement(Block(number), bench, scratch, here).run()
+        cells = measurement(number, here).run()
+        seconds = int(time.time() - began)
         document["cells"] += cells
-        document["blocks"].append(
-            {"block": number, "began": int(began), "seconds": int(time.time() - began), **_machine()}
-        )
+        document["blocks"].append({"block": number, "began": int(began), "seconds": seconds, **_machine()})
         whole_file.write_text(record, json.dumps(document, indent=1) + "\n")
-        left = (BLOCKS - len(document["blocks"])) * document["blocks"][-1]["seconds"] / 60
-        inside = sum(
-            cell["predicted"]["low"] <= cell["measured"]["step_seconds"] <= cell["predicted"]["high"] for cell in cells
-        )
-        print(f"block {number}: {inside} of {len(cells)} inside; all blocks in some {left:.0f} min", flush=True)
+        inside = sum(c["predicted"]["low"] <= c["measured"]["step_seconds"] <= c["predicted"]["high"] for c in cells)
+        rest = (len(left) - place) * seconds / 60
+        print(f"block {number}: {inside} of {len(cells)} inside; the others take {rest:.0f} min", flush=True)
     for line in summary(document["cells"]):
         print(line)
     return EXIT_GOOD

@@ -22,7 +22,7 @@ MAX_ROWS, MAX_WHAT_IFS, MAX_LIST = 4096, 256, 1024  # MAX_LIST: of inputs, sessi
 MAX_RANKS, MAX_UNITS = 1 << 20, 1 << 30
 MAX_SECONDS, MAX_FRACTION = 1e9, 1e3
 MAX_CELLS = 10_000
-KINDS = ("calibrated", "beyond")
+KINDS = ("calibrated", "beyond", "compute")
 PARTS = ("exposed", "stragglers", "control", "slowed", "interference")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -85,7 +85,8 @@ class Prediction:
 @dataclass(frozen=True)
 class HeldOut:
     """One cell of a validation. Times in seconds of a step. kind: the world was measured ("calibrated"), or is larger
-    than those that were ("beyond"). measured: its middle is the median. trivial: name of a predictor -> its time."""
+    than those that were ("beyond"), or one machine trained really ("compute"). measured: its middle is the median.
+    trivial: name of a predictor -> its time."""
 
     block: int
     kind: str

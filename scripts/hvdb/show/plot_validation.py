@@ -13,7 +13,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from hvdb.read.predictions import KINDS, HeldOut, Validation
 from hvdb.show import figure
 
-TITLES = {"calibrated": "worlds that were measured", "beyond": "worlds beyond the measured ones"}
+TITLES = {
+    "calibrated": "worlds that were measured",
+    "beyond": "worlds beyond the measured ones",
+    "compute": "real training on one machine",
+}
 WIDTH, HEIGHT = 5.2, 5.6  # of a panel and of the figure, in inches
 INSIDE = {"marker": "o", "color": figure.BLUE, "markersize": 4.5}
 OUTSIDE = {"marker": "s", "color": figure.VERMILION, "markersize": 5.5, "markerfacecolor": "white"}
