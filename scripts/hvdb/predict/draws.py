@@ -88,6 +88,30 @@ def band(values: np.ndarray) -> Band:
     return Band(*map(float, np.percentile(values, BAND)))
 
 
+def simulated(program: Path, options: Sequence[str], text: str, draws: int) -> list[dict[str, Any]]:
+    """Returns what `hvd_bench simulate` prints for each of the `draws` in the text of costs. Errors: HvdbError."""
+    words = [program, "simulate", *options, "--costs", "-"]
+    try:
+        done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise HvdbError(f"{program} simulate took longer than {_SECONDS:.0f} s") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise HvdbError(f"{program} simulate ended with exit code {done.returncode}: {said[-1]}")
+    try:
+        found = [strict_json.load(line, _MAX_LINE) for line in done.stdout.decode(errors="replace").splitlines()]
+        if len(found) != draws:
+            raise Malformed(f"{len(found)} lines in place of {draws}")
+        for result in found:
+            strict_json.above_zero(result.get("step"), math.inf, "step")
+            for name in (*PARTS, "overlapped"):
+                if result.get(name) != 0:
+                    strict_json.above_zero(result.get(name), math.inf, name)
+    except Malformed as error:
+        raise HvdbError(f"{program} simulate printed something else than results: {error}") from error
+    return found
+
+
 @dataclass(frozen=True)
 class _Draw:
     """compute, alone: seconds of a step among others, and of one rank alone. load: time of a reduction
@@ -236,25 +260,8 @@ class Predictor:
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
         lines += [line for draw in draws for line in self._costs(world, draw, fixed, copy)]
         text = "\n".join([*lines, "end 1", ""])
-        words = [self.program, "simulate", "--replay", self.inputs.profile.file, "--costs", "-", *self.inputs.options]
-        try:
-            done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise HvdbError(f"{self.program} simulate took longer than {_SECONDS:.0f} s") from error
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-            raise HvdbError(f"{self.program} simulate ended with exit code {done.returncode}: {said[-1]}")
-        try:
-            found = [strict_json.load(line, _MAX_LINE) for line in done.stdout.decode(errors="replace").splitlines()]
-            if len(found) != len(draws):
-                raise Malformed(f"{len(found)} lines in place of {len(draws)}")
-            for result in found:
-                strict_json.above_zero(result.get("step"), math.inf, "step")
-                for name in (*PARTS, "overlapped"):
-                    if result.get(name) != 0:
-                        strict_json.above_zero(result.get(name), math.inf, name)
-        except Malformed as error:
-            raise HvdbError(f"{self.program} simulate printed something else than results: {error}") from error
+        words = ["--replay", str(self.inputs.profile.file), *self.inputs.options]
+        found = simulated(self.program, words, text, len(draws))
         require_plan(run, found[0].get("plan_hash"))
         return found
 
