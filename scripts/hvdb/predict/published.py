@@ -174,9 +174,11 @@ def report(program: Path, profiles: Path, file: Path, draws: int, seed: int) -> 
 
     shown = [bands(values, weights) for values in found]
     yield f"RETROSPECTIVE, not blind. {draws} draws, seed {seed}. Efficiency in %: middle [90 % band]; errors in points"
-    yield f"\n{'':<39}{'prior alone':<22}{'conditioned':<22}measured, error"
+    yield ""
+    yield f"{'':<39}{'prior alone':<22}{'conditioned':<22}measured, error"
     yield from map(_line, near, shown)
-    yield f"\npredicted; on the right: as on {NEAR_GPUS} GPUs, straight line in log2 N, ring model at most"
+    yield ""
+    yield f"predicted; on the right: as on {NEAR_GPUS} GPUs, straight line in log2 N, ring model at most"
     shown, measured = shown[len(near) :], [p.efficiency or 0.0 for p in far]
     beside = []
     for point, both in zip(far, shown, strict=True):
@@ -191,7 +193,8 @@ def report(program: Path, profiles: Path, file: Path, draws: int, seed: int) -> 
     yield "demanded of conditioned: mean error at most 3, 5 of 6 inside, median width at most 15 points"
     means = ", ".join(f"{name} {x.mean():.3g} {(x * weights).sum():.3g}" for name, x in drawn.items())
     yield f"effective sample size {1 / (weights**2).sum():.0f}; means before and after: {means}"
-    yield "\nTCP, by priors of its own, without a demand (CPU all-reduce is not modelled)"
+    yield ""
+    yield "TCP, by priors of its own, without a demand (CPU all-reduce is not modelled)"
     drawn = draw(TCP, min(draws, FEW_DRAWS), seed)
     for point in (p for p in usable if "TCP" in p.network):
         yield _line(point, bands(look.efficiencies(point, drawn)))

@@ -113,6 +113,7 @@ class Simulated(FolderTest):
         self.assertLess(error, 3)
         self.assertLess(width, float(prior.split()[-1]))
         self.assertEqual(lines, self.report(draws=400))
+        self.assertFalse([line for line in lines if not line.isprintable()])
 
     def test_damaged_points_are_one_line(self) -> None:
         self.profile(gradients=2)
