@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import subprocess
 import zlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -19,16 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from hvdb.base import progress, strict_json
-from hvdb.base.errors import HvdbError, NotComparable, TooLittle
-from hvdb.base.strict_json import Malformed
+from hvdb.base import progress
+from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.predict.cost import Cost, World, nodes_text, title
 from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
 from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, Training
 from hvdb.predict.schedule import NEGOTIATED
-from hvdb.read.runs import Run
+from hvdb.predict.simulation import PARTS, require_plan, simulated
 
 DRAWS, MAX_DRAWS = 200, 2000
 # Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
@@ -37,7 +35,6 @@ STEPS, FEW_STEPS = 200, 20
 WORK, MAX_WORK = 5e8, 1e10
 EXPECTING = 40  # draws of what reductions would take alone
 BAND = (5.0, 50.0, 95.0)  # percentiles
-PARTS = ("exposed", "stragglers", "control", "slowed")
 # Group of inputs that is drawn together -> what makes its part of the band smaller.
 GROUPS = {
     "collectives": "results of hvd_bench coll from more worlds, or with more samples",
@@ -49,8 +46,6 @@ GROUPS = {
 # Standard deviations of the logarithm over 20 sessions of one machine (results/recorded/2026-11-23-2cores/coverage.db):
 # of the time of one rank, and of the efficiency. Fewer than MIN_SESSIONS sessions do not show theirs.
 ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
-_SECONDS = 1800.0  # that one simulation may take
-_MAX_LINE = 2000
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
 MAX_MISSED = 0.1  # a larger logarithm gets a note
 MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
@@ -106,15 +101,6 @@ class Prediction:
 def band(values: np.ndarray) -> Band:
     """Returns the percentiles BAND of `values`."""
     return Band(*map(float, np.percentile(values, BAND)))
-
-
-def require_plan(run: Run, plan_hash: object) -> None:
-    """Errors: NotComparable if the simulator cut the gradients into other buckets than the run."""
-    if run.schedule != NEGOTIATED and run.plan_hash and plan_hash != run.plan_hash:
-        raise NotComparable(
-            f"the buckets of run {run.short_id} (plan {run.plan_hash}) are not those of this profile and these options "
-            f"({plan_hash}): the profile or the program is another one"
-        )
 
 
 @dataclass(frozen=True)
@@ -281,25 +267,8 @@ class Predictor:
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
         lines += [line for draw in draws for line in self._costs(made, world, draw, fixed)]
         text = "\n".join([*lines, "end 1", ""])
-        words = [self.program, "simulate", "--replay", made.profile.file, "--costs", "-", *made.schedule.options()]
-        try:
-            done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_SECONDS, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise HvdbError(f"{self.program} simulate took longer than {_SECONDS:.0f} s") from error
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-            raise HvdbError(f"{self.program} simulate ended with exit code {done.returncode}: {said[-1]}")
-        try:
-            found = [strict_json.load(line, _MAX_LINE) for line in done.stdout.decode(errors="replace").splitlines()]
-            if len(found) != len(draws):
-                raise Malformed(f"{len(found)} lines in place of {len(draws)}")
-            for result in found:
-                strict_json.above_zero(result.get("step"), math.inf, "step")
-                for name in (*PARTS, "overlapped"):
-                    if result.get(name) != 0:
-                        strict_json.above_zero(result.get(name), math.inf, name)
-        except Malformed as error:
-            raise HvdbError(f"{self.program} simulate printed something else than results: {error}") from error
+        options = ["--replay", str(made.profile.file), *made.schedule.options()]
+        found = simulated(self.program, options, text, len(draws))
         if made.schedule == self.inputs.schedule:
             require_plan(run, found[0].get("plan_hash"))
         return found
