@@ -8,6 +8,8 @@ compute is a recorded step whose times are slept.
 compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and one session
 are measured, four other schedules predicted and then measured.
 
+published: looks back at the published points of results/published.csv (hvdb.predict.published). Takes no FOLDER.
+
 A block that is in the record already is not measured again, so the command goes on where it was stopped.
 """
 
@@ -32,7 +34,7 @@ from hvdb.base import edge, whole_file
 from hvdb.base.errors import EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
 from hvdb.commands import new_parser
 from hvdb.judge import efficiency
-from hvdb.predict import judge
+from hvdb.predict import judge, published
 from hvdb.read import predictions, runs
 from hvnet import network
 from hvnet.formula import Link, ring_seconds
@@ -312,8 +314,8 @@ def _read(record: Path) -> dict[str, Any]:
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     made = new_parser("validate_prediction", __doc__ or "", "exit codes: 0 good, 2 usage or I/O, 3 not possible here")
-    made.add_argument("part", choices=("network", "compute"), help="what is measured")
-    made.add_argument("folder", type=Path, metavar="FOLDER", help="of the record; made if it does not exist")
+    made.add_argument("part", choices=("network", "compute", "published"), help="what is predicted")
+    made.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="of the record; made if it does not exist")
     made.add_argument("--blocks", type=int, default=BLOCKS, metavar="N", help="measure the first N only")
     made.add_argument(
         "--bench", type=Path, default=os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench"
@@ -324,7 +326,12 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 def _main(argv: list[str]) -> int:
     arguments = _arguments(argv)
-    bench, folder = Path(arguments.bench).resolve(), arguments.folder.resolve()
+    bench = Path(arguments.bench).resolve()
+    if arguments.part == "published":
+        return published.main(bench)
+    if not arguments.folder:
+        raise HvdbError("name the FOLDER of the record")
+    folder = arguments.folder.resolve()
     on_network = arguments.part == "network"
     if on_network and not arguments.inside:
         if reason := network.why_not(latency=True, switch=bench.with_name("delay_switch")):

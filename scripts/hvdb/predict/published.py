@@ -17,7 +17,6 @@ draws by the points with RDMA on NEAR_GPUS, and predicts the larger worlds. The 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 import tempfile
@@ -27,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdb.base import data, edge
-from hvdb.base.errors import HvdbError
+from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.judge import ring_model
 from hvdb.judge.efficiency import BACKWARD_SHARE
 from hvdb.predict import profile
@@ -201,20 +200,8 @@ def report(program: Path, profiles: Path, file: Path, draws: int, seed: int) -> 
         yield _line(point, bands(look.efficiencies(point, drawn)))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the report. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="published", description="Looks back at results/published.csv.")
-    parser.add_argument("--program", type=Path, default=data.hvd_bench(), metavar="HVD_BENCH")
-    program = parser.parse_args(argv).program
-    profiles = Path(data.CHECKOUT or ".") / PROFILES
-
-    def work() -> int:
-        for line in report(program, profiles, data.PUBLISHED, DRAWS, seed=1):
-            edge.tell("published", line)
-        return 0
-
-    return edge.run("published", work)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def main(program: Path) -> int:
+    """Prints the report. Returns the exit code. Errors: HvdbError."""
+    for line in report(program, Path(data.CHECKOUT or ".") / PROFILES, data.PUBLISHED, DRAWS, seed=1):
+        edge.tell("validate_prediction", line)
+    return EXIT_GOOD
