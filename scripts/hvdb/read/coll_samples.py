@@ -12,10 +12,17 @@ import numpy as np
 from hvdb.read import store, untrusted
 from hvdb.read.runs import Fact
 
+MIN_CLOCKS = 5  # a time from one host's clock to another's must be so many times their error
+
 
 @dataclass(frozen=True)
 class SampledCell:
-    """A row of coll_cell with its samples: seconds of the slowest rank, float64, shape (samples,)."""
+    """A row of coll_cell with its samples, float64, in seconds, shape (samples,).
+
+    They are the times from the arrival of the last rank to the end of the last one, because ranks that begin at unlike
+    times measure their wait, too: an exchange of two ranks takes one latency, but the rank that came one latency early
+    takes two. Where the clocks of the hosts do not tell these times, they are those of the slowest rank.
+    """
 
     columns: dict[str, Any]
     samples: np.ndarray
@@ -46,9 +53,16 @@ def load(paths: Iterable[Path]) -> list[CollSession]:
                 for fact in connection.execute("SELECT * FROM coll_provenance WHERE session_uuid = ?", (uuid,)):
                     session.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
                 blobs = connection.execute(
-                    "SELECT seq, data FROM coll_sample WHERE session_uuid = ? AND kind = 'seconds'", (uuid,)
+                    "SELECT seq, kind, data FROM coll_sample WHERE session_uuid = ? "
+                    "AND kind IN ('seconds', 'transfer_seconds')",
+                    (uuid,),
                 )
-                samples = {blob["seq"]: np.frombuffer(blob["data"], dtype="<f8") for blob in blobs}
+                samples = {(blob["seq"], blob["kind"]): np.frombuffer(blob["data"], dtype="<f8") for blob in blobs}
                 for cell in connection.execute("SELECT * FROM coll_cell WHERE session_uuid = ? ORDER BY seq", (uuid,)):
-                    session.cells.append(SampledCell(dict(cell), samples.get(cell["seq"], np.empty(0))))
+                    slowest, transfer = (
+                        samples.get((cell["seq"], kind), np.empty(0)) for kind in ("seconds", "transfer_seconds")
+                    )
+                    error = MIN_CLOCKS * row["clock_seconds"] / cell["operations_per_sample"]
+                    told = len(transfer) > 0 and transfer.min() > 0 and np.median(transfer) >= error
+                    session.cells.append(SampledCell(dict(cell), transfer if told else slowest))
     return sorted(found.values(), key=lambda session: (session.columns["started_utc"], session.columns["uuid"]))
