@@ -38,6 +38,7 @@ MEASURED = (2, 3, 4)  # nodes with one rank each; training is on the last
 PREDICTED = (4, 8, 64)
 SIZES = [1 << k for k in range(10, 28)]
 TRUE_STEPS = 2000
+FAR = (4 * draws.ALONE_SPREAD, 4 * draws.EFFICIENCY_SPREAD)
 ORDER = (STATIC, SHARDED, NEGOTIATED)
 
 
@@ -46,13 +47,14 @@ class Errors:
     """How large the errors of the truths are: standard deviations of logarithms.
 
     drift: of a step between nodes, for each doubling of the nodes. spread: the largest one between worlds. nodes: the
-    largest one between the speeds of nodes. sessions: of collectives and of compute, from session to session.
+    largest one between the speeds of nodes. sessions: from session to session, of the time of one rank, and of the
+    efficiency and the collectives.
     """
 
     drift: float = DRIFT
     spread: float = 0.04
     nodes: float = 0.01
-    sessions: float = 0.0
+    sessions: tuple[float, float] = (draws.ALONE_SPREAD, draws.EFFICIENCY_SPREAD)
     count: tuple[int, ...] = (1, 2)  # sessions, of training and of collectives
 
 
@@ -61,9 +63,8 @@ KINDS = {
     "known": Errors(),
     "drift twice that of the prior": Errors(drift=2 * DRIFT),
     "nodes up to 3 % apart": Errors(nodes=0.03),
-    "one session, sessions 3 % apart": Errors(sessions=0.03, count=(1,)),
-    "two sessions, sessions 3 % apart": Errors(sessions=0.03, count=(2,)),
-    "five sessions, sessions 3 % apart": Errors(sessions=0.03, count=(5,)),
+    "one session, sessions 4 times as far apart": Errors(sessions=FAR, count=(1,)),
+    "six sessions, sessions 4 times as far apart": Errors(sessions=FAR, count=(6,)),
 }
 
 
@@ -103,8 +104,9 @@ class Truth:
         self.levels = np.exp(self.random.normal(0, draw(0, self.errors.nodes), max(PREDICTED)))
         self.sessions = int(self.random.choice(self.errors.count))
 
-    def session_factor(self) -> float:
-        return math.exp(self.random.normal(0, self.errors.sessions))
+    def session_factors(self) -> np.ndarray:
+        """Returns those of a new session: of the time of one rank, and of everything that needs others."""
+        return np.exp(self.random.normal(0, self.errors.sessions))
 
     def correlated(self, shape: tuple[int, ...], deviation: float) -> np.ndarray:
         """Returns series along the last axis whose values have this deviation and hang together."""
@@ -164,23 +166,26 @@ class Truth:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def step(self, nodes: int) -> float:
-        """Returns the true median step."""
+        """Returns the true median step in a new session."""
         draw = [*self.costs(nodes), f"compute {self.interference:.6g}"]
-        return self.simulate(nodes, self.pace(nodes, TRUE_STEPS), TRUE_STEPS, [draw])[0]["step"]
+        found = self.simulate(nodes, self.pace(nodes, TRUE_STEPS), TRUE_STEPS, [draw])[0]["step"]
+        return found * float(np.prod(self.session_factors()))
 
     def training(self) -> Training:
         """Returns what a session on the largest of the measured worlds would have stored."""
         nodes, steps = MEASURED[-1], int(self.random.integers(40, 100))
-        spell = np.exp(self.correlated((steps,), self.spells)) * self.session_factor()
+        compute, together = self.session_factors()
+        spell = np.exp(self.correlated((steps,), self.spells)) * compute
         alone = self.pace(1, steps)[0] * spell
-        none, full = (self.interference * self.pace(nodes, steps) * spell for _ in range(2))
-        costs = self.costs(nodes, self.session_factor())
-        each = [[*costs, f"compute {self.interference * x:.6g}"] for x in spell]
-        found = self.simulate(nodes, self.pace(nodes, 200), 1, each)
+        none, full = (self.pace(nodes, steps) for _ in range(2))
+        costs, crowd = self.costs(nodes, compute * together), self.interference * together * spell
+        found = self.simulate(nodes, full, 1, [[*costs, f"compute {x:.6g}"] for x in crowd])
+        none, full = none * crowd, full * crowd
         overlapped, exposed = (np.array([result[key] for result in found]) for key in ("overlapped", "exposed"))
         facts = {"engine.bucket_bytes": Fact(str(self.schedule.bucket_bytes), True)}
         columns = {"uuid": "0" * 32, "device": "cpu", "schedule": self.schedule.name, "plan_hash": ""}
-        columns["allreduce_type"] = "fp32"
+        columns |= {"allreduce_type": "fp32", "step_seconds": float(np.median([result["step"] for result in found]))}
+        columns |= dict.fromkeys(("step_seconds_low", "step_seconds_high"))
         run = Run(columns, {}, Path("truth.db"), facts)
         return Training(
             solo=run,
@@ -208,7 +213,7 @@ class Truth:
         measured.append((BARRIER, "", [0]))
         for session in range(self.sessions):
             for nodes in MEASURED:
-                factor = self.session_factor()
+                factor = self.session_factors()[1]
                 for operation, algorithm, sizes in measured:
                     for size in sizes:
                         true = factor * self.seconds(operation, algorithm, nodes, size)
