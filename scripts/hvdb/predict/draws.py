@@ -305,9 +305,12 @@ class Predictor:
         random = self._stream(0, "beyond the model")
         places = (np.arange(self.draws) + 0.5) / self.draws  # evenly, so that the middle does not depend on chance
         step = np.array([draw.missed for draw in draws]) ** (2 * random.permutation(places))
-        if len(self.inputs.sessions) >= MIN_SESSIONS:
+        sessions = len(self.inputs.sessions)
+        if sessions >= MIN_SESSIONS:
             return step, np.ones(self.draws)
-        normal = np.array(list(map(statistics.NormalDist().inv_cdf, places)))
+        # From the mean of n sessions another one differs by 1 + 1 / n variances. Drawing one of n shows 1 - 1 / n.
+        apart = math.sqrt(2 / sessions)
+        normal = apart * np.array(list(map(statistics.NormalDist().inv_cdf, places)))
         alone = np.exp(ALONE_SPREAD * random.permutation(normal))
         return step * alone * np.exp(EFFICIENCY_SPREAD * random.permutation(normal)), alone
 

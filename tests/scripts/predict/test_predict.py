@@ -6,6 +6,7 @@ A stand-in simulates (stand_in.py), with a step that is a sum. The last test run
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -22,7 +23,7 @@ from harness import FolderTest, call, executable
 from synthetic_store import CollSpec, SessionSpec, make
 
 from hvdb.base.errors import HvdbError
-from hvdb.predict import profile
+from hvdb.predict import draws, profile
 from hvdb.predict.cost import World
 from hvdb.predict.fabric import Fabric, algorithm_that_ran
 
@@ -400,6 +401,16 @@ class SeveralNodesTest(PredictTest):
         self.assertAlmostEqual(row["step_seconds"]["high"], 2.04 + 0.1, delta=0.04)
         self.assertAlmostEqual(row["efficiency"]["low"], 1 / 1.12, delta=0.015)
         self.assertAlmostEqual(row["efficiency"]["high"], 2 / 2.14, delta=0.015)
+
+    def test_one_session_lies_as_far_aside_as_the_one_to_come(self) -> None:
+        # Two sessions differ by two variances. One differs from the mean of two by one and a half, of which drawing one
+        # of two shows a half; here it shows nothing, for they are equal.
+        for sessions, variances in ((1, 2), (2, 1)):
+            self.db.unlink(missing_ok=True)
+            self.measure(*[training()] * sessions, collectives(1, ranks=2, plane="shm", seconds=1e-5))
+            step = self.document("1", "--draws", 2000)["rows"][0]["step_seconds"]
+            expected = 2 * 1.645 * draws.ALONE_SPREAD * math.sqrt(variances)
+            self.assertAlmostEqual(math.log(step["high"] / step["low"]) / expected, 1, delta=0.08)
 
     def test_a_measured_efficiency_that_is_not_resolved(self) -> None:
         sessions = [training(full=1.25), training(full=2.5)]
