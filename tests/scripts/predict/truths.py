@@ -267,10 +267,7 @@ def outcome(seed: int, numbers: Sequence[int], errors: Errors, count: int, steps
             made = bands(one, count, steps)
             true = [one.step(nodes) for nodes in PREDICTED]
         found.append(
-            [
-                (int(t > b.high) - int(t < b.low), b.width / t, b.middle / t - 1)
-                for t, b in zip(true, made, strict=True)
-            ]
+            [(int(t > b.high) - int(t < b.low), b.width / t, b.middle / t - 1) for t, b in zip(true, made, strict=True)]
         )
     return Outcome(*np.moveaxis(np.array(found), 2, 0))
 
