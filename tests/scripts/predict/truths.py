@@ -7,7 +7,7 @@ hold the true step.
 Both sides use `hvd_bench simulate`, so this tests what predict derives from samples, and not whether the simulator is
 like a real network. Run it for the figures of many truths:
 
-    PYTHONPATH=scripts HVD_BENCH=.../hvd_bench python tests/scripts/predict/truths.py --truths 300
+    PYTHONPATH=tests/scripts HVD_BENCH=.../hvd_bench python tests/scripts/predict/truths.py --truths 300
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+
+import synthetic_store  # noqa: F401 (finds hvdb)
 
 from hvdb.predict import cost, draws, profile
 from hvdb.predict.cost import DRIFT, Cell, World
@@ -246,16 +248,29 @@ def bands(one: Truth, count: int, steps: int) -> list[Band]:
 
 @dataclass
 class Outcome:
-    """[truth, world of PREDICTED]: the end of the band below which the truth lies (-1), inside (0), above (1); the
-    width, and the error of the middle, over the true step."""
+    """true: steps, [truth, world of PREDICTED]. low, middle, high: of the bands, likewise."""
 
-    side: np.ndarray
-    width: np.ndarray
-    error: np.ndarray
+    true: np.ndarray
+    low: np.ndarray
+    middle: np.ndarray
+    high: np.ndarray
 
     @property
-    def inside(self) -> np.ndarray:
-        return np.sum(self.side == 0, axis=0)
+    def side(self) -> np.ndarray:
+        """-1: the truth lies below the band, 0: inside, 1: above."""
+        return (self.true > self.high).astype(int) - (self.true < self.low)
+
+    @property
+    def width(self) -> np.ndarray:
+        return (self.high - self.low) / self.true
+
+    @property
+    def error(self) -> np.ndarray:
+        return self.middle / self.true - 1
+
+    def halved(self) -> Outcome:
+        """Returns what bands of half the width would have done."""
+        return Outcome(self.true, (self.low + self.middle) / 2, self.middle, (self.middle + self.high) / 2)
 
 
 def outcome(seed: int, numbers: Sequence[int], errors: Errors, count: int, steps: int) -> Outcome:
@@ -266,9 +281,7 @@ def outcome(seed: int, numbers: Sequence[int], errors: Errors, count: int, steps
             one = truth(seed, number, errors, Path(folder))
             made = bands(one, count, steps)
             true = [one.step(nodes) for nodes in PREDICTED]
-        found.append(
-            [(int(t > b.high) - int(t < b.low), b.width / t, b.middle / t - 1) for t, b in zip(true, made, strict=True)]
-        )
+        found.append([(t, b.low, b.middle, b.high) for t, b in zip(true, made, strict=True)])
     return Outcome(*np.moveaxis(np.array(found), 2, 0))
 
 
