@@ -58,6 +58,7 @@ class Errors:
     nodes: float = 0.01
     sessions: tuple[float, float] = (draws.ALONE_SPREAD, draws.EFFICIENCY_SPREAD)
     count: tuple[int, ...] = (1, 2)  # sessions, of training and of collectives
+    samples: tuple[int, ...] = (10, 20, 40)  # of a collective in a session
 
 
 # The first kind has only errors that the band knows.
@@ -65,6 +66,7 @@ KINDS = {
     "known": Errors(),
     "drift twice that of the prior": Errors(drift=2 * DRIFT),
     "nodes up to 3 % apart": Errors(nodes=0.03),
+    "one sample of each collective": Errors(count=(1,), samples=(1,)),
     "one session, sessions 4 times as far apart": Errors(sessions=FAR, count=(1,)),
     "six sessions, sessions 4 times as far apart": Errors(sessions=FAR, count=(6,)),
 }
@@ -207,7 +209,7 @@ class Truth:
     def fabric(self) -> Fabric:
         """Returns what `hvd_bench coll` would have measured."""
         made = Fabric("auto", "ring over mpi")
-        count = int(self.random.choice([10, 20, 40]))
+        count = int(self.random.choice(self.errors.samples))
         measured = [(operation, "ring", SIZES) for operation in self.schedule.operations()]
         if self.schedule.name != SHARDED:
             small = [size for size in SIZES if size <= SMALL_BYTES]
