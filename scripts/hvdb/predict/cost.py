@@ -33,6 +33,8 @@ MIN_WORLDS, MIN_SIZES = 3, 6
 DRIFT = 0.02
 NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
 MAX_T = 8.0  # of Student's t
+START = 4.0  # the slope below the smallest step is that from there to a step with so many times the bytes
+FALL = (0.5, 1.5)  # of such a slope, which is not measured: its range
 MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
 
 
@@ -94,15 +96,21 @@ def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
 @dataclass(frozen=True)
 class Curve:
     """Seconds of a step against its bytes, both ascending, at least one point. Between two points it is a line, which
-    is exact for a latency plus a time per byte. Below the first point it is flat; above the last one it grows in
-    proportion to the bytes."""
+    is exact for a latency plus a time per byte. Above the last one it grows in proportion to the bytes. Below the first
+    one it falls `fall` times as steeply as from the point at START times its bytes, but not faster than in proportion
+    to the bytes."""
 
     bytes: np.ndarray
     seconds: np.ndarray
+    fall: float = 1.0
 
     def at(self, step_bytes: float) -> float:
         if step_bytes > self.bytes[-1]:
             return float(self.seconds[-1] * step_bytes / self.bytes[-1])
+        if step_bytes < self.bytes[0]:
+            first, lowest = float(self.bytes[0]), float(self.seconds[0])
+            slope = self.fall * (self.at(START * first) - lowest) / ((START - 1) * first)
+            return lowest - min(slope, lowest / first) * (first - step_bytes)
         return float(np.interp(step_bytes, self.bytes, self.seconds))
 
     def covers(self, step_bytes: float) -> bool:
@@ -215,9 +223,10 @@ class Cost:
         # Its ends, which no percentile of the band sees, are cut off, for they have no bound.
         tail = float(np.clip(random.standard_t(spread.worlds - 1), -MAX_T, MAX_T))
         aside = math.sqrt(1 + 1 / spread.worlds) * tail
-        common = Curve(common.bytes, ascending(common.seconds * np.exp(aside * spread.apart)))
+        apart = ascending(common.seconds * np.exp(aside * spread.apart))
         # The drift is one number that is not known exactly, the same for each doubling.
         walk = random.normal(spread.drift, spread.drift_error) * np.arange(MAX_DOUBLINGS + 1)
+        common = Curve(common.bytes, apart, random.uniform(*FALL))
         return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk)
 
     def _largest(self) -> int:

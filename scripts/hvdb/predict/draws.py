@@ -24,7 +24,7 @@ from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.predict.cost import Cost, World, nodes_text, title
 from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
-from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, Inputs, Label, Training
+from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, SLOT_ELEMENTS, Inputs, Label, Training
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
 
@@ -49,8 +49,6 @@ ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
 MAX_MISSED = 0.1  # a larger logarithm gets a note
 MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
-# Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
-SLOT_ELEMENTS = 32
 
 
 @dataclass(frozen=True)
@@ -305,9 +303,12 @@ class Predictor:
         random = self._stream(0, "beyond the model")
         places = (np.arange(self.draws) + 0.5) / self.draws  # evenly, so that the middle does not depend on chance
         step = np.array([draw.missed for draw in draws]) ** (2 * random.permutation(places))
-        if len(self.inputs.sessions) >= MIN_SESSIONS:
+        sessions = len(self.inputs.sessions)
+        if sessions >= MIN_SESSIONS:
             return step, np.ones(self.draws)
-        normal = np.array(list(map(statistics.NormalDist().inv_cdf, places)))
+        # From the mean of n sessions another one differs by 1 + 1 / n variances. Drawing one of n shows 1 - 1 / n.
+        apart = math.sqrt(2 / sessions)
+        normal = apart * np.array(list(map(statistics.NormalDist().inv_cdf, places)))
         alone = np.exp(ALONE_SPREAD * random.permutation(normal))
         return step * alone * np.exp(EFFICIENCY_SPREAD * random.permutation(normal)), alone
 

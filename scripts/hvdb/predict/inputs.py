@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdb.base.errors import HvdbError, TooLittle
+from hvdb.base.errors import HvdbError, NotComparable, TooLittle
 from hvdb.judge import comparable, efficiency
 from hvdb.predict import cost, fabric
 from hvdb.predict.cost import World
@@ -27,6 +27,8 @@ PHASES = ("solo", "none", "full")
 BLOCK = 10  # successive steps that are resampled together
 MIN_STEPS = 20
 MAX_STEPS, MAX_NODES = 1000, 256  # of the noise pool
+# Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
+SLOT_ELEMENTS = 32
 _CROWDED = "caution.more_threads_than_cores"
 
 
@@ -258,6 +260,17 @@ def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list
     return newest, whole, f"session {short}, of the same network, type and batch as the profile", [note]
 
 
+def _require_gradients(profile: Profile, run: Run) -> None:
+    """Errors: NotComparable if the run's gradients are not those of the profile, each with less than
+    SLOT_ELEMENTS more to where the next one begins."""
+    more = [(run.gradient_bytes or 0) - size * profile.elements for size in (2, 4)]  # of an element
+    if run.gradient_bytes and not any(0 <= m <= 4 * SLOT_ELEMENTS * profile.gradients for m in more):
+        raise NotComparable(
+            f"run {run.short_id} reduced {run.gradient_bytes} bytes of gradients, and this profile has "
+            f"{profile.elements} elements of them: the profile is of another run"
+        )
+
+
 def _sha256(file: Path) -> str:
     """Returns the hash of a file that may be larger than the memory. Errors: OSError."""
     made = hashlib.sha256()
@@ -279,6 +292,7 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
     crowded = "had more threads than cores"
     if full.fact(_CROWDED) and full.device != "replay":
         raise HvdbError(f"run {full.short_id} {crowded}, which says nothing about ranks that do not")
+    _require_gradients(profile, full)
     first = _training(base)
     sessions = [first]
     for members in whole:

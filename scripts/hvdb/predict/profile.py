@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 4 << 20
 MAX_SECONDS = 86400.0
 MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
 VERSIONS = ("hvd-replay 1", "hvd-replay 2")
-MAX_LETTERS = 1 << 16  # of a value; `factors` is the longest
+MAX_LETTERS, MAX_FACTORS_LETTERS = 200, 1 << 16  # of a key and a value, and of the value of `factors`
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,9 @@ def read(file: Path) -> Profile:
             elif key in header:
                 raise Malformed("a key that occurs twice")
             else:
+                most = MAX_FACTORS_LETTERS if key == "factors" else MAX_LETTERS
+                if max(len(key), len(value)) > most:
+                    raise Malformed(f"'{key[:20]}' has more than {most} letters")
                 header[key] = value
         work = "batch_size" if lines[0] == VERSIONS[0] else "units_per_step"
         needed = ("model", work, "compute_type", "source_run", "backward_end_seconds", "update_seconds", "end")
@@ -95,8 +98,8 @@ def read(file: Path) -> Profile:
             gradients=gradients,
             elements=elements,
         )
-        if made.step == 0 or not 0 < elements <= MAX_ELEMENTS or max(map(len, header.values())) > MAX_LETTERS:
-            raise Malformed(f"its step takes no time, or a text of more than {MAX_LETTERS} letters, or no gradients")
+        if made.step == 0 or not 0 < elements <= MAX_ELEMENTS:
+            raise Malformed("its step takes no time, or it has no gradients, or too many elements of them")
         return made
     except Malformed as fault:
         raise HvdbError(f"{file}:{number}: {fault}") from fault

@@ -6,6 +6,7 @@ A stand-in simulates (stand_in.py), with a step that is a sum. The last test run
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -22,7 +23,7 @@ from harness import FolderTest, call, executable
 from synthetic_store import CollSpec, SessionSpec, make
 
 from hvdb.base.errors import HvdbError
-from hvdb.predict import profile
+from hvdb.predict import draws, profile
 from hvdb.predict.cost import World
 from hvdb.predict.fabric import Fabric, algorithm_that_ran
 
@@ -403,6 +404,16 @@ class SeveralNodesTest(PredictTest):
         self.assertAlmostEqual(row["efficiency"]["low"], 1 / 1.12, delta=0.015)
         self.assertAlmostEqual(row["efficiency"]["high"], 2 / 2.14, delta=0.015)
 
+    def test_one_session_lies_as_far_aside_as_the_one_to_come(self) -> None:
+        # Two sessions differ by two variances. One differs from the mean of two by one and a half, of which drawing one
+        # of two shows a half; here it shows nothing, for they are equal.
+        for sessions, variances in ((1, 2), (2, 1)):
+            self.db.unlink(missing_ok=True)
+            self.measure(*[training()] * sessions, collectives(1, ranks=2, plane="shm", seconds=1e-5))
+            step = self.document("1", "--draws", 2000)["rows"][0]["step_seconds"]
+            expected = 2 * 1.645 * draws.ALONE_SPREAD * math.sqrt(variances)
+            self.assertAlmostEqual(math.log(step["high"] / step["low"]) / expected, 1, delta=0.08)
+
     def test_a_measured_efficiency_that_is_not_resolved(self) -> None:
         sessions = [training(full=1.25), training(full=2.5)]
         self.measure(*sessions, collectives(1, ranks=2, plane="shm", seconds=1e-5))
@@ -418,6 +429,24 @@ class RefusalTest(PredictTest):
                 self.db.unlink(missing_ok=True)
                 self.measure(training(), self.COLL, **header)
                 self.refused(2, r"a\.replay: the profile is of .*, but its run \w+ is of resnet101, fp32, 8")
+
+    def test_gradients_of_another_size(self) -> None:
+        # On CPUs gradients begin at multiples of 32 elements, so a run may hold more bytes than its profile.
+        for schedule in ("negotiated", "static"):
+            for more, refused in ((0, False), (2 * 31 * 4, False), (1 << 20, True), (-4, True)):
+                with self.subTest(schedule=schedule, more=more):
+                    self.db.unlink(missing_ok=True)
+                    columns = {"schedule": schedule, "plan_hash": PLAN, "gradient_bytes": 4 * ELEMENTS + more}
+                    barrier = {"operation": "barrier", "bytes": 0, "data_plane": "shm"}
+                    there = {"ranks": 2, "plane": "shm", "seconds": 1e-5}
+                    coll = [self.COLL, collectives(1, "barrier", sizes=(1,), cell=barrier, **there)]
+                    self.measure(training(columns=columns), *coll)
+                    if refused:
+                        self.refused(
+                            4, r"run \w+ reduced \d+ bytes of gradients, and this profile has 1048576 elements"
+                        )
+                    else:
+                        self.predict(2)
 
     def test_a_source_run_that_is_not_there(self) -> None:
         self.measure(training(), self.COLL, source_run="another")
@@ -545,12 +574,14 @@ class ProfileTest(FolderTest):
             ("hvd-replay 2", "hvd-replay 3", ":1: not a replay profile"),
             ("end 2\n", "", "'end' is missing"),
             ("units_per_step 8", "units_per_step 0", "not a whole number from 1"),
-            ("units_per_step 8", "units_per_step 1" + "0" * 5000, "not a whole number from 1"),
+            ("units_per_step 8", "units_per_step 1" + "0" * 100, "not a whole number from 1"),
             ("backward_end_seconds 0.9", "backward_end_seconds nan", "not between 0 and 86400"),
             ("backward_end_seconds 0.9", "backward_end_seconds x", "not a number"),
             ("update_seconds 0.1", "update_seconds 1e9", "not between 0 and 86400"),
             ("source_run r\n", "", "'source_run' is missing"),
-            ("model resnet101", "model " + "x" * 70000, "more than 65536 letters"),
+            ("model resnet101", "model " + "x" * 201, "'model' has more than 200 letters"),
+            ("source_run r", "factors" + " 1" * 32769 + "\nsource_run r", "'factors' has more than 65536 letters"),
+            ("unit images", "x" * 70000, "'xxxxxxxxxxxxxxxxxxxx' has more than 200 letters"),
             ("unit images", "model a", "twice"),
             ("gradient 524288 0.5 0.5 second", "gradient -1 0.5 0.5 second", "not a whole number from 1"),
         ):

@@ -58,10 +58,24 @@ class Form(unittest.TestCase):
         np.testing.assert_allclose(ascending([1, 3, 2, 4]), [1, 2.5, 2.5, 4])
         np.testing.assert_allclose(ascending([3, 2, 1]), [2, 2, 2])
 
-    def test_a_curve_is_flat_below_and_proportional_above(self) -> None:
-        curve = Curve(np.array([1024.0, 4096.0]), np.array([1.0, 3.0]))
-        self.assertEqual([curve.at(b) for b in (0, 1024, 4096, 8192)], [1, 1, 3, 6])
-        self.assertAlmostEqual(curve.at(2560), 2)
+    def test_a_curve_goes_on_as_a_line_below_and_in_proportion_above(self) -> None:
+        curve = Curve(np.array([1024.0, 4096.0]), np.array([1.0, 2.5]))
+        self.assertEqual([curve.at(b) for b in (0, 512, 1024, 4096, 8192)], [0.5, 0.75, 1, 2.5, 5])
+        self.assertAlmostEqual(curve.at(2560), 1.75)
+        steep = Curve(curve.bytes, np.array([1.0, 5.0]))
+        self.assertEqual([steep.at(b) for b in (0, 512)], [0, 0.5])
+        self.assertEqual(Curve(curve.bytes, curve.seconds, fall=0.0).at(0), 1)
+
+    def test_a_draw_below_the_smallest_step_lies_around_the_line(self) -> None:
+        # 512 nodes make steps of 64 bytes, and the smallest that were measured have 4 KiB.
+        cost = fit("all_reduce", "ring", cells())
+        world, size = World(512), 1 << 15
+        true = 2 * 511 * latency_and_rate(size / 512)
+        self.assertAlmostEqual(cost.middle().seconds(world, size) / true, 1, places=6)
+        random = np.random.default_rng(1)
+        draws = [cost.draw(random) for _ in range(200)]
+        low, high = np.quantile([d.seconds(world, size) / math.exp(d.walk[7]) for d in draws], [0.05, 0.95])
+        self.assertTrue(0.94 * true < low < 0.98 * true and 1.02 * true < high < 1.06 * true, (low, true, high))
 
     def test_a_truth_of_the_form_is_found_on_every_world(self) -> None:
         for algorithm in ("ring", "doubling"):
