@@ -307,7 +307,7 @@ def fit(operation: str, algorithm: str, cells: Iterable[Cell]) -> Cost:
 
 
 @dataclass(frozen=True)
-class Own:
+class OneWorldCost:
     """The cost of one operation on one measured world, which says nothing about others. cells: by size, ascending."""
 
     operation: str
@@ -318,21 +318,21 @@ class Own:
     def covers(self, world: World, size: float) -> bool:
         return world == self.world and min(self.cells) <= size <= max(self.cells)
 
-    def middle(self) -> OwnDrawn:
+    def middle(self) -> OneWorldDrawn:
         """Returns the cost from the medians of all samples."""
         return self._drawn([_median(cells) for cells in self.cells.values()])
 
-    def draw(self, random: np.random.Generator) -> OwnDrawn:
+    def draw(self, random: np.random.Generator) -> OneWorldDrawn:
         """Returns a draw: every cell's session and samples are resampled."""
         return self._drawn([_resampled(cells, random) for cells in self.cells.values()])
 
-    def _drawn(self, medians: Sequence[float]) -> OwnDrawn:
-        return OwnDrawn(self.world, Curve(np.array(list(self.cells), dtype=float), ascending(medians)))
+    def _drawn(self, medians: Sequence[float]) -> OneWorldDrawn:
+        return OneWorldDrawn(self.world, Curve(np.array(list(self.cells), dtype=float), ascending(medians)))
 
 
 @dataclass(frozen=True)
-class OwnDrawn:
-    """One draw of Own. curve: seconds of the whole collective against the bytes of its message."""
+class OneWorldDrawn:
+    """One draw of OneWorldCost. curve: seconds of the whole collective against the bytes of its message."""
 
     world: World
     curve: Curve
@@ -343,7 +343,7 @@ class OwnDrawn:
         return self.curve.at(size)
 
 
-def own(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> Own:
+def one_world(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> OneWorldCost:
     """Returns the cost on `world` alone. Errors: TooLittle if fewer than MIN_SIZES sizes were measured there."""
     by_size: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -355,4 +355,4 @@ def own(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> 
             f"{title(operation, algorithm)} on {world.ranks} ranks of {nodes_text([world])} has {len(by_size)} sizes, "
             f"and {needed} are needed: run hvd_bench coll --collective {operation} --db there"
         )
-    return Own(operation, algorithm, world, dict(sorted(by_size.items())))
+    return OneWorldCost(operation, algorithm, world, dict(sorted(by_size.items())))

@@ -50,7 +50,7 @@ class Fabric:
     sessions: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     _fitted_costs: dict[tuple[str, str], cost.Cost | HvdbError] = field(default_factory=dict)
-    _own: dict[tuple[str, str, World], cost.Own] = field(default_factory=dict)
+    _one_world: dict[tuple[str, str, World], cost.OneWorldCost] = field(default_factory=dict)
 
     def algorithm(self, operation: str, size: float, world: World) -> str:
         """Returns what a run of this kind takes for a message of `size` bytes."""
@@ -67,7 +67,7 @@ class Fabric:
             return "ring"
         return "doubling" if operation == "all_reduce" else "direct"
 
-    def cost(self, operation: str, algorithm: str, world: World) -> cost.Cost | cost.Own:
+    def cost(self, operation: str, algorithm: str, world: World) -> cost.Cost | cost.OneWorldCost:
         """Returns the cost on `world`: of all worlds of several nodes together, or of this world alone if it was
         measured and the others are too few. One node is never derived from another world, nor others from it.
         Errors: HvdbError, which is TooLittle if more must be measured."""
@@ -79,9 +79,9 @@ class Fabric:
             if not any(cell.world == world for cell in cells):
                 raise fitted
         key = (operation, algorithm, world)
-        if key not in self._own:
-            self._own[key] = cost.own(operation, algorithm, world, cells)
-        return self._own[key]
+        if key not in self._one_world:
+            self._one_world[key] = cost.one_world(operation, algorithm, world, cells)
+        return self._one_world[key]
 
     def _fitted(self, operation: str, algorithm: str, world: World) -> cost.Cost | HvdbError:
         key = (operation, algorithm)
