@@ -208,8 +208,13 @@ class Predictor:
         key = (id(source), number)
         if key not in self._drawn:
             names = ("collectives", operation, algorithm, str(world.nodes == 1))
-            of_link = (quality(self._stream(number, "link")),) if isinstance(source, LinkCost) else ()
-            self._drawn[key] = source.draw(self._stream(number, *names), *of_link) if number >= 0 else source.middle()
+            if number < 0:
+                self._drawn[key] = source.middle()
+            elif isinstance(source, LinkCost):
+                link = quality(self._stream(number, "link"))
+                self._drawn[key] = source.draw(self._stream(number, *names), link)
+            else:
+                self._drawn[key] = source.draw(self._stream(number, *names))
         return self._drawn[key].seconds(world, size)
 
     def _costs(self, made: Inputs, world: World, draw: _Draw, fixed: AbstractSet[str]) -> list[str]:

@@ -206,8 +206,8 @@ class Fabric:
 
     def jitter(self, operation: str, world: World, size: float, random: np.random.Generator | None) -> np.ndarray:
         """Returns samples / median of a cell that is like this collective: of this world or else of the largest one,
-        and of the nearest size by ratio; JITTER of them, drawn with replacement, or without `random` their mean. There is
-        no jitter without such a cell."""
+        and of the nearest size by ratio; JITTER of them, drawn with replacement, or without `random` their mean. No
+        cell, no jitter."""
         algorithm = self.algorithm(operation, size, world)
         present = self.present(operation, algorithm, world)
         if isinstance(present, OneWorldCost):
