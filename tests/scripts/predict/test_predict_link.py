@@ -262,7 +262,7 @@ class OptionsTest(PredictTest):
         with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
             connection.execute("UPDATE coll_sample SET data = ?", (np.full(20, 0.01).tobytes(),))
         band = self.document("64", *self.LINK, "--draws", 100)["rows"][0]["step_seconds"]
-        alone = 0.01 + 2 * 31 / 32 * (1 << 22) / 1.25e9
+        alone = 0.01 + 2 * 31 / 32 * (1 << 22) / 1e9 + 62 * 20e-6 * math.sqrt(3)
         self.assertLess(band["low"], 1.02 + 2 * alone)
         self.assertGreater(band["high"], 1.02 + 6 * alone)
 
