@@ -242,8 +242,10 @@ def change_labels(wanted: LinkChange, present: Link | None, rate: float) -> list
         share = "the same part of" if present else f"{SHARE[0]:g} to {SHARE[1]:g} of"
         made.append(Label("rate of the link", SCALED, f"from {had}, to {share} {wanted.link_gbit:g} Gbit/s"))
     if wanted.latency_us:
-        times = f"as many times as of {present.latency_us:g} us" if present else f"{TIMES[0]:g} to {TIMES[1]:g} times"
-        made.append(Label("time of an empty step", SCALED, f"{times} {wanted.latency_us:g} us"))
+        source = f"{TIMES[0]:g} to {TIMES[1]:g} times {wanted.latency_us:g} us"
+        if present:
+            source = f"from {present.latency_us:g} us, as --latency-us says, in proportion to {wanted.latency_us:g} us"
+        made.append(Label("time of an empty step", SCALED, source))
     if wanted.oversubscription:
         made.append(Label("rate of the link", SCALED, f"divided by the oversubscription {wanted.oversubscription:g}"))
     return made

@@ -95,6 +95,10 @@ class HierarchicalTest(unittest.TestCase):
         self.assertAlmostEqual(split.seconds(world, size) / true(64, size), 1, 6)
         whole = fit("all_reduce", "ring", measured).middle()
         self.assertGreater(abs(whole.seconds(world, size) / true(64, size) - 1), 0.05)
+        shm = [cell for same in inside(2).cells.values() for cell in same]
+        with_node = {("all_reduce", "ring"): measured, ("all_reduce", "shm"): shm}
+        found = Fabric("auto", "hierarchical", with_node).cost("all_reduce", "ring", world).middle()
+        self.assertEqual(found.seconds(world, size), split.seconds(world, size))
         # One node that is slower than several tells nothing about their part inside.
         self.assertIsNone(fit("all_reduce", "ring", measured, inside(2, 1e-7)).inner)
 
@@ -204,6 +208,16 @@ class ImportedTest(PredictTest):
         self.assertIn("\nimported  all_reduce: 10 cells on 4 nodes", out)
         _, err = self.predict(16, *words, code=3)
         self.assertIn("measured on 0 numbers of nodes", err)
+
+    def test_a_stated_algorithm_is_that_of_all_sizes_between_nodes(self) -> None:
+        for plane, stated, world, name in (
+            ("ring over mpi", "doubling", World(4), "doubling"),
+            ("nccl 2.27.3", "ring", World(4), "ring"),
+            ("nccl 2.27.3", "ring", World(4, 2), "flat ring"),
+            ("nccl 2.27.3", "ring", World(1, 2), "nccl"),
+        ):
+            found = Fabric("auto", plane, stated=stated)
+            self.assertEqual({found.algorithm("all_reduce", size, world) for size in SIZES}, {name})
 
     def test_one_mean_is_no_narrow_band(self) -> None:
         cells = imported.cells(imported.read(f"{self.file(osu())}=4"), "float", 1)["all_reduce"]
