@@ -223,7 +223,7 @@ class Predictor:
         number = -1 if "collectives" in fixed else draw.number
         load = draw.load
         if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
-            load **= self._stream(draw.number, "load").random()
+            load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
         lines = ["draw"]
         for operation in made.schedule.operations():
             random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))

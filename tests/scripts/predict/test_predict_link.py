@@ -275,10 +275,12 @@ class OptionsTest(PredictTest):
         # Now the collectives of one node take a tenth of what the reductions took in the training.
         with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
             connection.execute("UPDATE coll_sample SET data = ?", (np.full(20, 0.01).tobytes(),))
-        band = self.document("64", *self.LINK, "--draws", 100)["rows"][0]["step_seconds"]
+        made = self.document("64", *self.LINK, "--draws", 100)
+        band = made["rows"][0]["step_seconds"]
         alone = 0.01 + 2 * 31 / 32 * (1 << 22) / 1e9 + 62 * 20e-6 * math.sqrt(3)
         self.assertLess(band["low"], 1.02 + 2 * alone)
         self.assertGreater(band["high"], 1.02 + 6 * alone)
+        self.assertEqual(max(made["narrower"], key=made["narrower"].get), "overlap")
 
     def test_without_a_link_the_line_names_it(self) -> None:
         for words, code, text in (
