@@ -201,11 +201,9 @@ class Cost:
         return sorted(self.cells[world].items())
 
     def _curve(self, world: World, medians: Sequence[float], inside: OneWorldDrawn | None) -> Curve:
-        """Returns the curve of h. Less than half of MIN_BETWEEN is taken for an error of the samples."""
+        """Returns the curve of h."""
         count, share = steps(self.operation, self.algorithm, world)
-        if inside:
-            pairs = zip(self._sizes(world), medians, strict=True)
-            medians = [max(m - inside.curve.at(size), MIN_BETWEEN / 2 * m) for (size, _), m in pairs]
+        medians = between_nodes([size for size, _ in self._sizes(world)], medians, inside)
         sizes = np.array([size * share for size, _ in self._sizes(world)])
         if share == 0:
             sizes, medians = sizes[:1], [float(np.median(medians))]
@@ -246,6 +244,13 @@ class Cost:
 
     def _largest(self) -> int:
         return max(world.nodes for world in self.cells)
+
+
+def between_nodes(sizes: Sequence[float], seconds: Sequence[float], inside: OneWorldDrawn | None) -> Sequence[float]:
+    """Returns the seconds less the part inside a node. Less than half of MIN_BETWEEN counts as an error of samples."""
+    if inside is None:
+        return seconds
+    return [max(s - inside.curve.at(size), MIN_BETWEEN / 2 * s) for size, s in zip(sizes, seconds, strict=True)]
 
 
 def _median(cells: Sequence[Cell]) -> float:

@@ -94,7 +94,8 @@ class Fabric:
         if world.nodes == 1 or self.change == LinkChange():
             return present
         if id(present) not in self._changed_costs:
-            changed = link.changed_cost(present, self.change, self.link, self._measured_rate())
+            inner = self._inner(operation, algorithm, world)
+            changed = link.changed_cost(present, self.change, self.link, self._measured_rate(), inner)
             self._changed_costs[id(present)] = changed
         return self._changed_costs[id(present)]
 
@@ -144,7 +145,7 @@ class Fabric:
             try:
                 present = self.present(operation, algorithm, world)
                 if world.nodes > 1 and not isinstance(present, DeclaredCost):
-                    largest = max(largest, link.measured_rate(present, world))
+                    largest = max(largest, link.measured_rate(present, world, self._inner(operation, algorithm, world)))
             except HvdbError:  # too few sizes, or unknown steps
                 continue
         return largest[1]

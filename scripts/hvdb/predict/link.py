@@ -158,12 +158,22 @@ def declared_cost(operation: str, algorithm: str, world: World, link: Link, inne
     return DeclaredCost(operation, algorithm, senders(operation, algorithm, world), link, inner)
 
 
-def measured_rate(source: Cost | OneWorldCost, world: World) -> tuple[float, float]:
+def _by_steps(source: Cost | OneWorldCost, made: Drawn | OneWorldDrawn, inside: OneWorldDrawn | None) -> Drawn:
+    """Returns a draw of `source` as one of steps between nodes, and of a part inside a node.
+    Errors: HvdbError for unknown steps."""
+    if isinstance(made, Drawn):
+        return made
+    count, share = cost.steps(source.operation, source.algorithm, made.world)
+    sizes = made.curve.bytes
+    seconds = np.array(cost.between_nodes(sizes, made.curve.seconds, inside))
+    h = Curve(sizes * share, np.maximum.accumulate(seconds) / count)
+    return Drawn(source.operation, source.algorithm, {}, h, made.world.nodes, np.zeros(1), inside)
+
+
+def measured_rate(source: Cost | OneWorldCost, world: World, inner: OneWorldCost | None) -> tuple[float, float]:
     """Returns (bytes, bytes per second) that the largest steps send over the link of a node; zeros if they do not tell.
     world: of several nodes, like those of `source`. Errors: HvdbError for unknown steps."""
-    count, share = cost.steps(source.operation, source.algorithm, world)
-    made = source.middle()
-    curve = made.common if isinstance(made, Drawn) else Curve(made.curve.bytes * share, made.curve.seconds / count)
+    curve = _by_steps(source, source.middle(), inner and inner.middle()).common
     size, sent = float(curve.bytes[-1]), senders(source.operation, source.algorithm, world)
     longer = float(curve.seconds[-1]) - curve.at(size / 4)
     return (size * sent, 0.75 * size * sent / longer) if longer > 0 else (0.0, 0.0)
@@ -172,31 +182,30 @@ def measured_rate(source: Cost | OneWorldCost, world: World) -> tuple[float, flo
 @dataclass(frozen=True)
 class ChangedCost:
     """A measured cost on a changed link. present: the link of the measurement if a person has described it, so that
-    the same parts of the new one are used. rate: bytes per second that the measurement reached."""
+    the same parts of the new one are used. rate: bytes per second that the measurement reached. inner: of the part
+    inside a node of a OneWorldCost."""
 
     cost: Cost | OneWorldCost
     change: LinkChange
     present: Link | None
     rate: float
+    inner: OneWorldCost | None
 
     def covers(self, world: World, size: float) -> bool:
         return self.cost.covers(world, size)
 
-    def middle(self) -> Drawn | OneWorldDrawn:
-        return self._changed(self.cost.middle(), quality())
+    def middle(self) -> Drawn:
+        return self._changed(_by_steps(self.cost, self.cost.middle(), self.inner and self.inner.middle()), quality())
 
-    def draw(self, random: np.random.Generator, drawn: Quality) -> Drawn | OneWorldDrawn:
-        return self._changed(self.cost.draw(random), drawn)
+    def draw(self, random: np.random.Generator, drawn: Quality) -> Drawn:
+        made = self.cost.draw(random)
+        return self._changed(_by_steps(self.cost, made, self.inner and self.inner.draw(random)), drawn)
 
-    def _changed(self, made: Drawn | OneWorldDrawn, drawn: Quality) -> Drawn | OneWorldDrawn:
-        if isinstance(made, OneWorldDrawn):
-            count = cost.steps(self.cost.operation, self.cost.algorithm, made.world)[0]
-            return OneWorldDrawn(made.world, self._curve(made.curve, drawn, count))
+    def _changed(self, made: Drawn, drawn: Quality) -> Drawn:
         own = {world: self._curve(curve, drawn) for world, curve in made.own.items()}
         return dataclasses.replace(made, own=own, common=self._curve(made.common, drawn))
 
-    def _curve(self, curve: Curve, drawn: Quality, count: int = 1) -> Curve:
-        """count: of the steps that the curve holds."""
+    def _curve(self, curve: Curve, drawn: Quality) -> Curve:
         wanted, empty = self.change, curve.at(0.0)
         slower = wanted.oversubscription or 1.0
         latency = empty
@@ -207,7 +216,7 @@ class ChangedCost:
         if wanted.latency_us and self.present:
             latency = empty * wanted.latency_us / self.present.latency_us
         elif wanted.latency_us:
-            latency = count * drawn.times * wanted.latency_us / 1e6
+            latency = drawn.times * wanted.latency_us / 1e6
         return dataclasses.replace(curve, seconds=latency + (curve.seconds - empty) * slower)
 
 
@@ -215,7 +224,11 @@ LinkCost = (DeclaredCost, ChangedCost)  # whose draws also need a Quality
 
 
 def changed_cost(
-    source: Cost | OneWorldCost | DeclaredCost, wanted: LinkChange, present: Link | None, rate: float
+    source: Cost | OneWorldCost | DeclaredCost,
+    wanted: LinkChange,
+    present: Link | None,
+    rate: float,
+    inner: OneWorldCost | None = None,
 ) -> DeclaredCost | ChangedCost:
     """Returns the cost on the changed link.
 
@@ -231,7 +244,7 @@ def changed_cost(
         cost.steps(source.operation, source.algorithm, source.world)
     if wanted.link_gbit and not (present or rate):
         raise TooLittle("link-gbit: no large collectives tell the present rate of the link: name it by --link-gbit")
-    return ChangedCost(source, wanted, present, rate)
+    return ChangedCost(source, wanted, present, rate, inner)
 
 
 def change_labels(wanted: LinkChange, present: Link | None, rate: float) -> list[Label]:

@@ -143,6 +143,20 @@ class ChangedTest(unittest.TestCase):
         changed = fabric.changed(link.change([("link-gbit", "4")]))
         self.assertIs(changed.cost("all_reduce", "shm", World(1, 2)), fabric.cost("all_reduce", "shm", World(1, 2)))
 
+    def test_the_part_inside_a_node_keeps_its_time(self) -> None:
+        shm = [cell for same in inside(2, 3e-9).cells.values() for cell in same]
+        world, size = World(4, 2), 1 << 23
+        for nodes in ((2, 3, 4), (4,)):
+            ring = [
+                Cell(World(n, 2), s, np.full(5, 3e-9 * s + 2 * (n - 1) * latency_and_rate(s / (2 * n))))
+                for n in nodes
+                for s in SIZES
+            ]
+            fabric = Fabric("auto", "", {("all_reduce", "ring"): ring, ("all_reduce", "shm"): shm})
+            changed = fabric.changed(link.change([("oversubscription", "4")])).cost("all_reduce", "ring", world)
+            true = 3e-9 * size + 6 * latency_and_rate(4 * size / 8)
+            self.assertAlmostEqual(changed.middle().seconds(world, size) / true, 1, delta=0.01)
+
     def test_a_rate_that_nothing_tells(self) -> None:
         barrier = {("barrier", ""): [Cell(World(n), 0, np.ones(3)) for n in (2, 3, 4)]}
         fabric = Fabric("auto", "", barrier).changed(link.change([("link-gbit", "4")]))
