@@ -148,8 +148,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _judge(arguments: argparse.Namespace) -> int:
-    if arguments.profile or arguments.ranks or arguments.what_if or arguments.json:
-        raise HvdbError("--judge takes a prediction as it is, without --profile, --ranks, --what-if and --json")
+    sources = arguments.imported or arguments.algorithm or arguments.link_gbit or arguments.latency_us
+    if arguments.profile or arguments.ranks or arguments.what_if or arguments.json or sources:
+        raise HvdbError("--judge takes a prediction as it is, without the options that make one")
     prediction = predictions.read(arguments.judge)
     with progress.shown("reading the stores") as step:
         found, notes = judge.judge(prediction, runs.load(arguments.stores, step))

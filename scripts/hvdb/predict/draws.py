@@ -247,6 +247,11 @@ class Predictor:
         total = made.gradient_bytes
         return total / sum(self._seconds(made, operation, total, world) for operation in made.schedule.operations())
 
+    def _present(self, made: Inputs, world: World) -> Any:
+        """Returns the cost of the largest reductions on the link as it is."""
+        operation = made.schedule.operations()[0]
+        return made.fabric.present(operation, made.fabric.algorithm(operation, made.gradient_bytes, world), world)
+
     def _steps(self, made: Inputs, world: World, draws: int) -> int:
         """Returns how many steps to simulate in each draw."""
         collectives, bucket = 1 + made.profile.gradients, made.schedule.bucket_bytes
@@ -288,6 +293,8 @@ class Predictor:
     def _expected_reductions(self, world: World) -> float | None:
         """Returns the mean seconds of the reductions of a step, by the collectives of `world` alone and their jitter;
         None if these were not measured."""
+        if world.ranks == 1:
+            return None
         try:
             self._require(self.inputs, world)
         except HvdbError:
@@ -379,7 +386,13 @@ class Predictor:
                 source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
                 labels.append(Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4)))
         if known := sum(1 for seconds in self._alone if seconds):
-            source = f"{known} session{'s' * (known > 1)}, over the same collectives alone"
+            described = any(
+                isinstance(self._present(self.inputs, session.world), DeclaredCost)
+                for session, seconds in zip(self.inputs.sessions, self._alone, strict=True)
+                if seconds
+            )
+            than = "what the described link promises" if described else "the same collectives alone"
+            source = f"{known} session{'s' * (known > 1)}, over {than}"
             labels.append(Label("reductions beside compute", MEASURED, source, self._load))
         else:
             source = "as fast as alone: no collectives were measured on the ranks of the session"

@@ -296,6 +296,18 @@ class OptionsTest(PredictTest):
         self.assertGreater(band["high"], 1.02 + 6 * alone)
         self.assertEqual(max(made["narrower"], key=made["narrower"].get), "overlap")
 
+    def test_training_of_one_rank_or_of_several_nodes_without_collectives(self) -> None:
+        for ranks, source in (
+            (1, "as fast as alone: no collectives"),
+            (2, "1 session, over what the described link pro"),
+        ):
+            self.db.unlink()
+            self.measure(training(ranks, per_node=1))
+            made = self.document("16", *self.LINK)
+            labels = {label["name"]: label["source"] for label in made["labels"]}
+            self.assertIn(source, labels["reductions beside compute"])
+            self.assertIn("the described link alone", " ".join(made["rows"][0]["warnings"]))
+
     def test_without_a_link_the_line_names_it(self) -> None:
         for words, code, text in (
             ((), 3, "or describe the link by --link-gbit and --latency-us"),
