@@ -10,9 +10,10 @@ from pathlib import Path
 from hvdb.base import printable, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
-from hvdb.predict import draws, inputs, judge, profile, report, what_if
+from hvdb.predict import draws, imported, inputs, judge, link, profile, report, what_if
 from hvdb.predict.cost import World
 from hvdb.predict.draws import Variant
+from hvdb.predict.imported import Added
 from hvdb.predict.inputs import Inputs
 from hvdb.read import predictions, runs
 from hvdb.run import rerun
@@ -59,6 +60,21 @@ def parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="predict this, too: other options of the schedule, such as '--bucket-mb 64' (may be given several times)",
     )
+    made.add_argument(
+        "--imported",
+        action="append",
+        default=[],
+        metavar="FILE[=RANKS]",
+        help="results of nccl-tests (table or JSON) or the OSU micro-benchmarks; RANKS: on how many, if FILE does not "
+        "tell (may be given several times)",
+    )
+    made.add_argument(
+        "--algorithm",
+        choices=imported.ALGORITHMS,
+        help="what the imported collectives used on all numbers of nodes (NCCL_ALGO), so that others can be predicted",
+    )
+    made.add_argument("--link-gbit", metavar="GBIT", help="line rate of a node's link, for nodes without measurements")
+    made.add_argument("--latency-us", metavar="US", help="latency of a message over this link")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the prediction as JSON")
     made.add_argument(
         "--judge",
@@ -98,8 +114,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _judge(arguments)
     if not arguments.profile or not arguments.ranks:
         raise HvdbError("name --profile and --ranks, or a prediction to --judge")
+    if arguments.algorithm and not arguments.imported:
+        raise HvdbError("--algorithm says what --imported files hold: name them, too")
+    files = tuple(map(imported.read, arguments.imported))
+    added = Added(link.declared(arguments.link_gbit, arguments.latency_us), files, arguments.algorithm or "")
     if arguments.json:
-        judging.require_free_outputs([arguments.json], [*arguments.stores, arguments.profile])
+        given = [*arguments.stores, arguments.profile, *(one.file for one in added.files)]
+        judging.require_free_outputs([arguments.json], given)
     asked = list(dict.fromkeys(arguments.what_if))
     for text in asked:
         what_if.parse(text)
@@ -107,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = profile.read(arguments.profile)
     with progress.shown("reading the stores") as step:
         stored = runs.load(arguments.stores, step)
-    made = inputs.gather(found, arguments.stores, stored)
+    made = inputs.gather(found, arguments.stores, stored, added)
     worlds = _worlds(arguments.ranks, made)
     variants = [Variant("", made), *(Variant(text, what_if.apply(made, what_if.parse(text))) for text in asked)]
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
@@ -127,8 +148,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _judge(arguments: argparse.Namespace) -> int:
-    if arguments.profile or arguments.ranks or arguments.what_if or arguments.json:
-        raise HvdbError("--judge takes a prediction as it is, without --profile, --ranks, --what-if and --json")
+    sources = arguments.imported or arguments.algorithm or arguments.link_gbit or arguments.latency_us
+    if arguments.profile or arguments.ranks or arguments.what_if or arguments.json or sources:
+        raise HvdbError("--judge takes a prediction as it is, without the options that make one")
     prediction = predictions.read(arguments.judge)
     with progress.shown("reading the stores") as step:
         found, notes = judge.judge(prediction, runs.load(arguments.stores, step))

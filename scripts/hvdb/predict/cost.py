@@ -35,6 +35,10 @@ NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
 MAX_T = 8.0  # of Student's t
 START = 4.0  # the slope below the smallest step is that from there to a step with so many times the bytes
 FALL = (0.5, 1.5)  # of such a slope, which is not measured: its range
+# Standard deviation of the logarithm of times of which only one mean is known, for all sizes together.
+# Assumed: such files say nothing about it.
+ONE_MEAN = 0.1
+MIN_BETWEEN = 0.1  # part of a hierarchical collective that is spent between nodes, at least, or the split is not used
 MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
 
 
@@ -64,22 +68,25 @@ def nodes_text(worlds: Iterable[World]) -> str:
 @dataclass(frozen=True)
 class Cell:
     """The times of one collective in one session. size: bytes, as nccl-tests counts them. samples: seconds, of the
-    slowest rank, shape (samples,)."""
+    slowest rank, shape (samples,). imported: another program measured them, and one sample is a mean."""
 
     world: World
     size: int
     samples: np.ndarray
     session: str = ""
+    imported: bool = False
 
 
 def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
     """Returns (number of steps, bytes of a step / bytes of the message) between the nodes of a world of several nodes.
 
     In an all-reduce several ranks of a node share the message, and each carries its part between the nodes.
-    reduce_scatter and all_gather run flat over all ranks.
+    reduce_scatter, all_gather and a flat ring run over all ranks.
     Errors: HvdbError if the algorithm has no steps of equal size.
     """
     nodes, part = world.nodes, 1.0 / world.ranks_per_node
+    if algorithm == "flat ring" and operation == "all_reduce":
+        return 2 * (world.ranks - 1), 1.0 / world.ranks
     if algorithm == "ring":
         rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": world.ranks, "all_gather": world.ranks - 1}
         if operation in rounds:
@@ -149,7 +156,8 @@ class Spread:
 class Drawn:
     """One draw of the cost of an operation. own: of each measured world, its curve. common: of all other worlds.
 
-    walk: logarithm of a factor beyond the `largest` number of measured nodes, after 0, 1, 2, ... doublings.
+    walk: logarithm of a factor beyond the `largest` number of measured nodes, after 0, 1, 2, ... doublings. inner: the
+    part inside a node, which comes on top of the steps between nodes; None if there is none.
     """
 
     operation: str
@@ -158,39 +166,52 @@ class Drawn:
     common: Curve
     largest: int
     walk: np.ndarray
+    inner: OneWorldDrawn | None = None
 
     def seconds(self, world: World, size: float) -> float:
         """Returns the seconds of the collective of `size` bytes; 0 on one node."""
         if world.nodes == 1:
             return 0.0
         count, share = steps(self.operation, self.algorithm, world)
+        inner = self.inner.curve.at(size) if self.inner else 0.0
         if (mine := self.own.get(world)) and (share == 0 or mine.covers(size * share)):
-            return count * mine.at(size * share)
+            return inner + count * mine.at(size * share)
         doublings = max(0.0, math.log2(world.nodes / self.largest))
         factor = math.exp(float(np.interp(doublings, np.arange(len(self.walk)), self.walk)))
-        return count * factor * self.common.at(size * share)
+        return inner + count * factor * self.common.at(size * share)
 
 
 @dataclass
 class Cost:
-    """The cost of one operation by one algorithm, with equally many ranks on each node. Make it with fit()."""
+    """The cost of one operation by one algorithm, with equally many ranks on each node. Make it with fit(). inner: the
+    cost of the part inside a node, if that is known; without it, this part counts as steps between nodes."""
 
     operation: str
     algorithm: str
     cells: dict[World, dict[int, list[Cell]]]
+    inner: OneWorldCost | None = None
     spread: Spread = field(init=False)
 
     def __post_init__(self) -> None:
-        self._own = {
-            world: self._curve(world, [_median(cells) for _, cells in self._sizes(world)]) for world in self.worlds
-        }
+        medians = {world: [_median(cells) for _, cells in self._sizes(world)] for world in self.worlds}
+        inside = self.inner.middle() if self.inner else None
+        if inside and any(
+            inside.curve.at(size) > (1 - MIN_BETWEEN) * median
+            for world in self.worlds
+            for (size, _), median in zip(self._sizes(world), medians[world], strict=True)
+        ):
+            self.inner = inside = None
+        self._inside = inside
+        self._own = {world: self._curve(world, medians[world], inside) for world in self.worlds}
         self._common, self.spread = _pool(self._own)
 
     def _sizes(self, world: World) -> list[tuple[int, list[Cell]]]:
         return sorted(self.cells[world].items())
 
-    def _curve(self, world: World, medians: Sequence[float]) -> Curve:
+    def _curve(self, world: World, medians: Sequence[float], inside: OneWorldDrawn | None) -> Curve:
+        """Returns the curve of h."""
         count, share = steps(self.operation, self.algorithm, world)
+        medians = between_nodes([size for size, _ in self._sizes(world)], medians, inside)
         sizes = np.array([size * share for size, _ in self._sizes(world)])
         if share == 0:
             sizes, medians = sizes[:1], [float(np.median(medians))]
@@ -208,12 +229,13 @@ class Cost:
     def middle(self) -> Drawn:
         """Returns the cost from the medians of all samples, without any error of the form."""
         still = np.arange(MAX_DOUBLINGS + 1) * self.spread.drift
-        return Drawn(self.operation, self.algorithm, self._own, self._common, self._largest(), still)
+        return Drawn(self.operation, self.algorithm, self._own, self._common, self._largest(), still, self._inside)
 
     def draw(self, random: np.random.Generator) -> Drawn:
         """Returns a draw: every cell's session and samples are resampled, and the error of the form is drawn."""
+        inside = self.inner.draw(random) if self.inner else None
         own = {
-            world: self._curve(world, [_resampled(cells, random) for _, cells in self._sizes(world)])
+            world: self._curve(world, _resampled([cells for _, cells in self._sizes(world)], random), inside)
             for world in self.worlds
         }
         common, _ = _pool(own)
@@ -227,10 +249,17 @@ class Cost:
         # The drift is one number that is not known exactly, the same for each doubling.
         walk = random.normal(spread.drift, spread.drift_error) * np.arange(MAX_DOUBLINGS + 1)
         common = Curve(common.bytes, apart, random.uniform(*FALL))
-        return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk)
+        return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk, inside)
 
     def _largest(self) -> int:
         return max(world.nodes for world in self.cells)
+
+
+def between_nodes(sizes: Sequence[float], seconds: Sequence[float], inside: OneWorldDrawn | None) -> Sequence[float]:
+    """Returns the seconds less the part inside a node. Less than half of MIN_BETWEEN counts as an error of samples."""
+    if inside is None:
+        return seconds
+    return [max(s - inside.curve.at(size), MIN_BETWEEN / 2 * s) for size, s in zip(sizes, seconds, strict=True)]
 
 
 def _median(cells: Sequence[Cell]) -> float:
@@ -238,10 +267,22 @@ def _median(cells: Sequence[Cell]) -> float:
     return float(np.median([np.median(cell.samples) for cell in cells]))
 
 
-def _resampled(cells: Sequence[Cell], random: np.random.Generator) -> float:
-    """Returns the median of resampled samples of a session that is drawn."""
-    samples = cells[random.integers(len(cells))].samples
-    return float(np.median(samples[random.integers(len(samples), size=len(samples))]))
+def _resampled(sizes: Sequence[Sequence[Cell]], random: np.random.Generator) -> list[float]:
+    """Returns for each size the median of resampled samples of a session that is drawn. Where there is nothing to
+    resample, all sizes are by one factor slower or faster."""
+    medians = []
+    for cells in sizes:
+        samples = cells[random.integers(len(cells))].samples
+        medians.append(float(np.median(samples[random.integers(len(samples), size=len(samples))])))
+    if all(only_means(cells) for cells in sizes):
+        factor = math.exp(random.normal(0, ONE_MEAN))
+        medians = [factor * median for median in medians]
+    return medians
+
+
+def only_means(cells: Iterable[Cell]) -> bool:
+    """Returns True if no cell tells how times vary."""
+    return all(len(cell.samples) == 1 for cell in cells)
 
 
 def _pool(curves: Mapping[World, Curve]) -> tuple[Curve, Spread]:
@@ -290,8 +331,9 @@ def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     return trust * slope, DRIFT
 
 
-def fit(operation: str, algorithm: str, cells: Iterable[Cell]) -> Cost:
-    """Returns the cost of an operation from cells of at least MIN_WORLDS worlds of several nodes.
+def fit(operation: str, algorithm: str, cells: Iterable[Cell], inner: OneWorldCost | None = None) -> Cost:
+    """Returns the cost of an operation from cells of at least MIN_WORLDS worlds of several nodes. inner: of the part
+    inside a node.
 
     Errors: TooLittle if there are fewer worlds, or fewer than MIN_SIZES sizes in one of them; HvdbError for unlike
     numbers of ranks per node.
@@ -305,18 +347,18 @@ def fit(operation: str, algorithm: str, cells: Iterable[Cell]) -> Cost:
         have = ", ".join(str(world.nodes) for world in sorted(by_world)) or "none"
         raise TooLittle(
             f"{what} was measured on {len(by_world)} numbers of nodes ({have}), and {MIN_WORLDS} are needed: run "
-            "hvd_bench coll --db on others"
+            "hvd_bench coll --db on others, or describe the link by --link-gbit and --latency-us"
         )
     if len({world.ranks_per_node for world in by_world}) > 1:
         raise HvdbError(f"{what} was measured with unlike numbers of ranks on a node: name the stores of one number")
     for world, sizes in sorted(by_world.items()):
         if operation != "barrier" and len(sizes) < MIN_SIZES:
             raise TooLittle(f"{what} on {world.nodes} nodes has {len(sizes)} sizes, and {MIN_SIZES} are needed")
-    return Cost(operation, algorithm, by_world)
+    return Cost(operation, algorithm, by_world, inner)
 
 
 @dataclass(frozen=True)
-class Own:
+class OneWorldCost:
     """The cost of one operation on one measured world, which says nothing about others. cells: by size, ascending."""
 
     operation: str
@@ -327,21 +369,21 @@ class Own:
     def covers(self, world: World, size: float) -> bool:
         return world == self.world and min(self.cells) <= size <= max(self.cells)
 
-    def middle(self) -> OwnDrawn:
+    def middle(self) -> OneWorldDrawn:
         """Returns the cost from the medians of all samples."""
         return self._drawn([_median(cells) for cells in self.cells.values()])
 
-    def draw(self, random: np.random.Generator) -> OwnDrawn:
+    def draw(self, random: np.random.Generator) -> OneWorldDrawn:
         """Returns a draw: every cell's session and samples are resampled."""
-        return self._drawn([_resampled(cells, random) for cells in self.cells.values()])
+        return self._drawn(_resampled(list(self.cells.values()), random))
 
-    def _drawn(self, medians: Sequence[float]) -> OwnDrawn:
-        return OwnDrawn(self.world, Curve(np.array(list(self.cells), dtype=float), ascending(medians)))
+    def _drawn(self, medians: Sequence[float]) -> OneWorldDrawn:
+        return OneWorldDrawn(self.world, Curve(np.array(list(self.cells), dtype=float), ascending(medians)))
 
 
 @dataclass(frozen=True)
-class OwnDrawn:
-    """One draw of Own. curve: seconds of the whole collective against the bytes of its message."""
+class OneWorldDrawn:
+    """One draw of OneWorldCost. curve: seconds of the whole collective against the bytes of its message."""
 
     world: World
     curve: Curve
@@ -352,7 +394,7 @@ class OwnDrawn:
         return self.curve.at(size)
 
 
-def own(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> Own:
+def one_world(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> OneWorldCost:
     """Returns the cost on `world` alone. Errors: TooLittle if fewer than MIN_SIZES sizes were measured there."""
     by_size: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -364,4 +406,4 @@ def own(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> 
             f"{title(operation, algorithm)} on {world.ranks} ranks of {nodes_text([world])} has {len(by_size)} sizes, "
             f"and {needed} are needed: run hvd_bench coll --collective {operation} --db there"
         )
-    return Own(operation, algorithm, world, dict(sorted(by_size.items())))
+    return OneWorldCost(operation, algorithm, world, dict(sorted(by_size.items())))

@@ -22,9 +22,11 @@ from hvdb.base import progress
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
-from hvdb.predict.cost import Cost, World, nodes_text, title
+from hvdb.predict.cost import Cost, OneWorldCost, World, title
 from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
-from hvdb.predict.inputs import ASSUMED, BLOCK, MAX_NODES, MAX_STEPS, MEASURED, SLOT_ELEMENTS, Inputs, Label, Training
+from hvdb.predict.inputs import BLOCK, MAX_NODES, MAX_STEPS, SLOT_ELEMENTS, Inputs, Training
+from hvdb.predict.labels import ASSUMED, MEASURED, Label
+from hvdb.predict.link import DeclaredCost, LinkCost, quality, senders
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
 
@@ -160,10 +162,11 @@ class Predictor:
         fabric = made.fabric
         if world.ranks == 1:
             return
-        if world.nodes > 1 and fabric.largest() == 1:
+        if world.nodes > 1 and fabric.largest() == 1 and not fabric.link:
             raise TooLittle(
                 f"{world.ranks} ranks are {world.nodes} nodes, and these stores hold collectives of one node only, "
-                "which say nothing about a network: run hvd_bench coll --db on 2, 3 and 4 nodes"
+                "which say nothing about a network: run hvd_bench coll --db on 2, 3 and 4 nodes, or describe the link "
+                "by --link-gbit and --latency-us"
             )
         for operation in made.schedule.operations():
             fabric.sizes(operation, world, made.gradient_bytes)
@@ -203,18 +206,27 @@ class Predictor:
         key = (id(source), number)
         if key not in self._drawn:
             names = ("collectives", operation, algorithm, str(world.nodes == 1))
-            self._drawn[key] = source.draw(self._stream(number, *names)) if number >= 0 else source.middle()
+            if number < 0:
+                self._drawn[key] = source.middle()
+            elif isinstance(source, LinkCost):
+                link = quality(self._stream(number, "link"))
+                self._drawn[key] = source.draw(self._stream(number, *names), link)
+            else:
+                self._drawn[key] = source.draw(self._stream(number, *names))
         return self._drawn[key].seconds(world, size)
 
     def _costs(self, made: Inputs, world: World, draw: _Draw, fixed: AbstractSet[str]) -> list[str]:
         """Returns the lines of one draw."""
         total = made.gradient_bytes
         number = -1 if "collectives" in fixed else draw.number
+        load = draw.load
+        if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
+            load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
         lines = ["draw"]
         for operation in made.schedule.operations():
             random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
             for size in made.fabric.sizes(operation, world, total):
-                seconds = draw.load * self._seconds(made, operation, size, world, number)
+                seconds = load * self._seconds(made, operation, size, world, number)
                 factors = made.fabric.jitter(operation, world, size, random)
                 lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
         if made.schedule.name == NEGOTIATED:
@@ -232,6 +244,11 @@ class Predictor:
         """Returns how many bytes of gradients a second of reductions takes, if all are reduced at once."""
         total = made.gradient_bytes
         return total / sum(self._seconds(made, operation, total, world) for operation in made.schedule.operations())
+
+    def _present(self, made: Inputs, world: World) -> Any:
+        """Returns the cost of the largest reductions on the link as it is."""
+        operation = made.schedule.operations()[0]
+        return made.fabric.present(operation, made.fabric.algorithm(operation, made.gradient_bytes, world), world)
 
     def _steps(self, made: Inputs, world: World, draws: int) -> int:
         """Returns how many steps to simulate in each draw."""
@@ -274,6 +291,8 @@ class Predictor:
     def _expected_reductions(self, world: World) -> float | None:
         """Returns the mean seconds of the reductions of a step, by the collectives of `world` alone and their jitter;
         None if these were not measured."""
+        if world.ranks == 1:
+            return None
         try:
             self._require(self.inputs, world)
         except HvdbError:
@@ -335,11 +354,17 @@ class Predictor:
         size = min(total, plan.fusion_threshold_bytes if plan.name == NEGOTIATED else plan.bucket_bytes) or total
         for operation in plan.operations():
             algorithm = fabric.algorithm(operation, size, world)
-            if not fabric.cost(operation, algorithm, world).covers(world, size):
+            present = fabric.present(operation, algorithm, world)
+            if isinstance(present, DeclaredCost):
+                notes.append(f"{operation} between nodes comes from the described link alone")
+            split = world.nodes > 1 and senders(operation, algorithm, world) > 1
+            if split and not isinstance(present, OneWorldCost) and not present.inner:
+                notes.append(f"{operation} has no cells on one node that tell the part of its time inside a node")
+            if not present.covers(world, size):
                 notes.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
             if (smallest := fabric.sizes(operation, world, total)[0]) > MIN_TABLE_BYTES:
                 notes.append(f"{operation} of less than {smallest} bytes takes as long here as of {smallest}")
-        if world.nodes > fabric.largest():
+        if world.nodes > fabric.largest() > 1:
             notes.append(f"beyond the {fabric.largest()} nodes on which collectives were measured")
         steps = sum(len(session.solo_step) * len(session.hosts) for session in made.sessions)
         if world.ranks > steps / 10:
@@ -351,14 +376,9 @@ class Predictor:
         labels += [label for variant in variants for label in variant.inputs.labels if label not in labels]
         fabric = self.inputs.fabric
         needed = {operation for variant in variants for operation in variant.inputs.schedule.operations()}
-        for (operation, algorithm), cells in sorted(fabric.cells.items()):
-            if operation in (*needed, BARRIER):
-                where = nodes_text(cell.world for cell in cells)
-                labels.append(
-                    Label(
-                        title(operation, algorithm), MEASURED, f"{len(cells)} cell{'s' * (len(cells) > 1)} on {where}"
-                    )
-                )
+        labels += fabric.labels({*needed, BARRIER})
+        for variant in variants:
+            labels += [label for label in variant.inputs.fabric.change_labels() if label not in labels]
         largest = max(worlds)
         for operation in sorted(needed) if largest.nodes > fabric.largest() else ():
             algorithm = fabric.algorithm(operation, self.inputs.gradient_bytes, largest)
@@ -367,7 +387,13 @@ class Predictor:
                 source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
                 labels.append(Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4)))
         if known := sum(1 for seconds in self._alone if seconds):
-            source = f"{known} session{'s' * (known > 1)}, over the same collectives alone"
+            described = any(
+                isinstance(self._present(self.inputs, session.world), DeclaredCost)
+                for session, seconds in zip(self.inputs.sessions, self._alone, strict=True)
+                if seconds
+            )
+            than = "what the described link promises" if described else "the same collectives alone"
+            source = f"{known} session{'s' * (known > 1)}, over {than}"
             labels.append(Label("reductions beside compute", MEASURED, source, self._load))
         else:
             source = "as fast as alone: no collectives were measured on the ranks of the session"
@@ -395,5 +421,8 @@ class Predictor:
         if {world for world in worlds if world.ranks > 1} - {session.world for session in self.inputs.sessions}:
             source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
             labels.append(Label("slowdown by overlap on other worlds", ASSUMED, source))
-            labels.append(Label("reductions beside compute on other worlds", ASSUMED, "as on those of the sessions"))
+            source = "as on those of the sessions"
+            if max(worlds).nodes > 1 == max(session.world.nodes for session in self.inputs.sessions):
+                source = "several nodes: from as fast as alone to as in the sessions on one node"
+            labels.append(Label("reductions beside compute on other worlds", ASSUMED, source))
         return labels

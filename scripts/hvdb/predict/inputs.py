@@ -16,13 +16,14 @@ from hvdb.judge import comparable, efficiency
 from hvdb.predict import cost, fabric
 from hvdb.predict.cost import World
 from hvdb.predict.fabric import Fabric
+from hvdb.predict.imported import Added
+from hvdb.predict.labels import ASSUMED, MEASURED, Label
 from hvdb.predict.profile import Profile
 from hvdb.predict.schedule import NEGOTIATED, Schedule, of_run
 from hvdb.read import coll_samples, runs
 from hvdb.read.coll_samples import CollSession
 from hvdb.read.runs import Run
 
-MEASURED, ASSUMED = "measured", "assumed"
 PHASES = ("solo", "none", "full")
 BLOCK = 10  # successive steps that are resampled together
 MIN_STEPS = 20
@@ -30,16 +31,6 @@ MAX_STEPS, MAX_NODES = 1000, 256  # of the noise pool
 # Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
 SLOT_ELEMENTS = 32
 _CROWDED = "caution.more_threads_than_cores"
-
-
-@dataclass(frozen=True)
-class Label:
-    """Where an input comes from. kind: MEASURED or ASSUMED. value: its middle, None if it is not one number."""
-
-    name: str
-    kind: str
-    source: str
-    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +120,7 @@ class Inputs:
     copy: tuple[float, float]
     labels: list[Label]
     notes: list[str]
+    added: Added = field(default_factory=Added)
     files: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -280,7 +272,12 @@ def _sha256(file: Path) -> str:
     return made.hexdigest()
 
 
-def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> Inputs:
+def gather(
+    profile: Profile,
+    stores: Sequence[Path],
+    stored: Sequence[Run],
+    added: Added = Added(),  # noqa: B008 (frozen)
+) -> Inputs:
     """Returns the inputs. stored: the runs of `stores`.
 
     Errors: HvdbError if something does not fit together, TooLittle if too little was measured, NotComparable if
@@ -313,13 +310,13 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
         if training.world.ranks_per_node == first.world.ranks_per_node:
             sessions.append(training)
     collectives = coll_samples.load(stores)
-    cells = fabric.gather(collectives, full, first.world.ranks_per_node, full.allreduce_type)
-    notes += [f"left out: {line}" for line in cells.left_out]
+    cells = fabric.gather(collectives, full, first.world.ranks_per_node, full.allreduce_type, added)
+    notes += [*(f"left out: {line}" for line in cells.left_out), *cells.notes]
     if full.device == "cuda":
         notes.append("never validated on GPUs: no prediction for them was ever compared with a measurement")
     late = max(0.0, float(np.median(first.solo_compute)) - profile.backward_end) if full.device == "replay" else 0.0
     steps = sum(len(session.solo_step) for session in sessions)
-    made = Inputs(profile, sessions, collectives, cells, of_run(full), late, (0.0, 0.0), [], notes)
+    made = Inputs(profile, sessions, collectives, cells, of_run(full), late, (0.0, 0.0), [], notes, added)
     middle = made.middle()
     used = f"{len(sessions)} session{'s' * (len(sessions) > 1)} on {made.nodes_text()}"
     made.labels += [
@@ -340,8 +337,9 @@ def gather(profile: Profile, stores: Sequence[Path], stored: Sequence[Run]) -> I
         made.copy = (float(np.median(copied)) / (2 * made.gradient_bytes),) * 2
         source = f"copy_seconds of run {full.short_id}, as if every gradient was copied"
         made.labels.append(Label("copies", ASSUMED, source))
-    made.files = {str(profile.file): profile.sha256, **{str(store): _sha256(store) for store in stores}}
-    if not cells.cells:
+    named = (*stores, *(one.file for one in added.files))
+    made.files = {str(profile.file): profile.sha256, **{str(file): _sha256(file) for file in named}}
+    if not (cells.cells or cells.imported or cells.link):
         raise TooLittle(
             "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "
             "coll --db on the same ranks"

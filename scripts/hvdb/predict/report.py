@@ -151,8 +151,8 @@ def _row(place: int, row: Row, known: Measured | None) -> dict[str, Any]:
 
 
 def _what_if(variant: Variant) -> dict[str, Any]:
-    plan = variant.inputs.schedule
-    return {"text": variant.text, "schedule": plan.name, "options": plan.options(), "hardware": {}}
+    plan, changed = variant.inputs.schedule, variant.inputs.fabric.change.values()
+    return {"text": variant.text, "schedule": plan.name, "options": plan.options(), "hardware": changed}
 
 
 def document(

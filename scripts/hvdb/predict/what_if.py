@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass
 
 from hvdb.base.errors import HvdbError
-from hvdb.predict import fabric, schedule
-from hvdb.predict.inputs import ASSUMED, Inputs, Label
+from hvdb.predict import fabric, link, schedule
+from hvdb.predict.inputs import Inputs
+from hvdb.predict.labels import ASSUMED, Label
 
 # Seconds for a byte into the fusion buffer, or out of it, where no run copied: memory of 1 to 20 GB/s.
 COPY = (5e-11, 1e-9)
@@ -49,6 +50,7 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
     """
     try:
         plan = schedule.changed(made.schedule, what_if.options)
+        wanted = link.change(what_if.hardware)
     except HvdbError as error:
         raise HvdbError(f"--what-if '{what_if.text}': {error}") from error
     if plan == made.schedule and what_if.options:
@@ -56,7 +58,9 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
     cells = made.fabric
     labels = []
     if plan.allreduce_type != made.schedule.allreduce_type:
-        cells = fabric.gather(made.collectives, made.base, made.ranks_per_node, plan.allreduce_type)
+        cells = fabric.gather(made.collectives, made.base, made.ranks_per_node, plan.allreduce_type, made.added)
+    if what_if.hardware:
+        cells = cells.changed(wanted)
     copy = made.copy
     if plan.name == schedule.NEGOTIATED and not any(copy):
         copy = COPY

@@ -298,6 +298,7 @@ class SeveralNodesTest(PredictTest):
         out, _ = self.predict(16)
         self.assertRegex(out, r"\nmeasured  all_reduce by 'flat ring': 30 cells on 2, 3, 4 nodes")
         self.assertRegex(out, r"\n +16 +8 +1[01]\d\d\.\d ")
+        self.assertIn("warning: 16 ranks: all_reduce has no cells on one node that tell the part", out)
 
     def test_a_measured_world_needs_no_others(self) -> None:
         self.measure(training(4, per_node=1), *map(collectives, (2, 4)))
