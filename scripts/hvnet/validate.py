@@ -265,12 +265,11 @@ class ComputeMeasurement(Measurement):
 
 
 def _machine() -> dict[str, Any]:
-    named = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if "model name" in line
-    ]
-    return {"cpu": named[0] if named else "", "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    words = ["git", "-C", str(_ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return {"cpu": named[0] if named else "", "cores": os.cpu_count(), "load": os.getloadavg()[0], "commit": commit}
 
 
 def summary(cells: list[dict[str, Any]]) -> list[str]:

@@ -100,6 +100,40 @@ def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
     raise HvdbError(f"{operation} by '{algorithm}': how its time grows with the nodes is not known")
 
 
+def hidden_latencies(operation: str, algorithm: str, world: World) -> int:
+    """Returns how many of the steps run beside others as far as latency goes.
+
+    Doubling on N nodes that are no power of two begins and ends with an exchange of N - P pairs. Their partners begin
+    one latency later, but the others' messages are there already when they come.
+    """
+    if operation != "barrier" and algorithm != "doubling":
+        return 0
+    count, _ = steps(operation, algorithm, world)
+    whole = 1 << (world.nodes.bit_length() - 1)
+    pairs = world.nodes - whole
+    at = [int(place < pairs) for place in range(whole)]  # latencies after which a place has got so far
+    distance = 1
+    while distance < whole:
+        at = [max(at[place], at[place ^ distance] + 1) for place in range(whole)]
+        distance *= 2
+    return count - max([*at, *(at[place] + 1 for place in range(pairs))])
+
+
+def step_seconds(operation: str, algorithm: str, world: World, seconds: Sequence[float]) -> np.ndarray:
+    """Returns the seconds of a step from those of collectives of ascending sizes, of which the first tells the
+    latency. The inverse of collective_seconds()."""
+    count, hidden = steps(operation, algorithm, world)[0], hidden_latencies(operation, algorithm, world)
+    return (np.asarray(seconds) + hidden * seconds[0] / (count - hidden)) / count
+
+
+def collective_seconds(operation: str, algorithm: str, world: World, curve: Curve, size: float) -> float:
+    """Returns the seconds of a collective of `size` bytes, of whose steps `curve` has the seconds."""
+    count, share = steps(operation, algorithm, world)
+    hidden = hidden_latencies(operation, algorithm, world)
+    a_step = curve.at(size * share)
+    return count * a_step - hidden * min(a_step, float(curve.seconds[0]))
+
+
 @dataclass(frozen=True)
 class Curve:
     """Seconds of a step against its bytes, both ascending, at least one point. Between two points it is a line, which
@@ -172,13 +206,13 @@ class Drawn:
         """Returns the seconds of the collective of `size` bytes; 0 on one node."""
         if world.nodes == 1:
             return 0.0
-        count, share = steps(self.operation, self.algorithm, world)
+        share = steps(self.operation, self.algorithm, world)[1]
         inner = self.inner.curve.at(size) if self.inner else 0.0
         if (mine := self.own.get(world)) and (share == 0 or mine.covers(size * share)):
-            return inner + count * mine.at(size * share)
+            return inner + collective_seconds(self.operation, self.algorithm, world, mine, size)
         doublings = max(0.0, math.log2(world.nodes / self.largest))
         factor = math.exp(float(np.interp(doublings, np.arange(len(self.walk)), self.walk)))
-        return inner + count * factor * self.common.at(size * share)
+        return inner + factor * collective_seconds(self.operation, self.algorithm, world, self.common, size)
 
 
 @dataclass
@@ -210,12 +244,12 @@ class Cost:
 
     def _curve(self, world: World, medians: Sequence[float], inside: OneWorldDrawn | None) -> Curve:
         """Returns the curve of h."""
-        count, share = steps(self.operation, self.algorithm, world)
+        share = steps(self.operation, self.algorithm, world)[1]
         medians = between_nodes([size for size, _ in self._sizes(world)], medians, inside)
         sizes = np.array([size * share for size, _ in self._sizes(world)])
         if share == 0:
             sizes, medians = sizes[:1], [float(np.median(medians))]
-        return Curve(sizes, ascending([median / count for median in medians]))
+        return Curve(sizes, ascending(step_seconds(self.operation, self.algorithm, world, ascending(medians))))
 
     @property
     def worlds(self) -> list[World]:

@@ -163,10 +163,11 @@ def _by_steps(source: Cost | OneWorldCost, made: Drawn | OneWorldDrawn, inside: 
     Errors: HvdbError for unknown steps."""
     if isinstance(made, Drawn):
         return made
-    count, share = cost.steps(source.operation, source.algorithm, made.world)
+    share = cost.steps(source.operation, source.algorithm, made.world)[1]
     sizes = made.curve.bytes
     seconds = np.array(cost.between_nodes(sizes, made.curve.seconds, inside))
-    h = Curve(sizes * share, np.maximum.accumulate(seconds) / count)
+    seconds = np.maximum.accumulate(seconds)
+    h = Curve(sizes * share, cost.step_seconds(source.operation, source.algorithm, made.world, seconds))
     return Drawn(source.operation, source.algorithm, {}, h, made.world.nodes, np.zeros(1), inside)
 
 

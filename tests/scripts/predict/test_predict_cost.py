@@ -10,7 +10,18 @@ import numpy as np
 from synthetic_store import REPOSITORY
 
 from hvdb.base.errors import HvdbError
-from hvdb.predict.cost import Cell, Cost, Curve, World, ascending, fit, steps
+from hvdb.predict.cost import (
+    Cell,
+    Cost,
+    Curve,
+    World,
+    ascending,
+    collective_seconds,
+    fit,
+    hidden_latencies,
+    step_seconds,
+    steps,
+)
 
 RECORDED = REPOSITORY / "results/recorded/2026-11-25-ring/after.db"
 SIZES = [1 << k for k in range(14, 24)]
@@ -23,13 +34,16 @@ def cells(
     random: np.random.Generator | None = None,
     factor: Callable[[int], float] = lambda _: 1.0,
 ) -> list[Cell]:
-    """All-reduces whose truth is steps x latency_and_rate(bytes of a step) x factor(nodes), times lognormal noise."""
+    """All-reduces whose truth is steps x latency_and_rate(bytes of a step) x factor(nodes), times lognormal noise.
+    The smallest message tells the latencies that hide behind others."""
     made = []
     for count in nodes:
         world = World(count)
         number, share = steps("all_reduce", algorithm, world)
+        hidden = hidden_latencies("all_reduce", algorithm, world)
         for size in SIZES:
-            samples = np.full(20, number * latency_and_rate(size * share) * factor(count))
+            seconds = number * latency_and_rate(size * share) - hidden * latency_and_rate(SIZES[0] * share)
+            samples = np.full(20, seconds * factor(count))
             if random:
                 samples = samples * np.exp(noise * random.standard_normal(20))
             made.append(Cell(world, size, samples))
@@ -53,6 +67,18 @@ class Form(unittest.TestCase):
         self.assertEqual(steps("barrier", "ring", World(5)), (4, 0))
         with self.assertRaisesRegex(HvdbError, "all_to_all by 'pairwise'"):
             steps("all_to_all", "pairwise", World(8))
+
+    def test_latencies_of_doubling_that_hide_behind_others(self) -> None:
+        # 3 nodes: the third gives its data to the first after one latency, when the second's is there already.
+        for nodes, hidden in ((2, 0), (3, 1), (4, 0), (5, 1), (6, 1), (7, 0), (8, 0), (512, 0)):
+            with self.subTest(nodes):
+                self.assertEqual(hidden_latencies("all_reduce", "doubling", World(nodes)), hidden)
+                self.assertEqual(hidden_latencies("barrier", "", World(nodes)), hidden)
+                self.assertEqual(hidden_latencies("all_reduce", "ring", World(nodes)), 0)
+        curve = Curve(np.array([1024.0, 4096.0, 65536.0]), np.array([1.0, 1.5, 9.0]))
+        seconds = [collective_seconds("all_reduce", "doubling", World(6), curve, size) for size in curve.bytes]
+        self.assertEqual(seconds, [3.0, 4 * 1.5 - 1, 4 * 9.0 - 1])
+        np.testing.assert_allclose(step_seconds("all_reduce", "doubling", World(6), seconds), curve.seconds)
 
     def test_ascending_is_the_nearest(self) -> None:
         np.testing.assert_allclose(ascending([1, 3, 2, 4]), [1, 2.5, 2.5, 4])
