@@ -17,6 +17,7 @@ from synthetic_store import REPOSITORY
 
 from hvdb.commands import table
 from hvnet import __main__ as network_bench
+from hvnet import validate
 from maintain.peerbench import collectives, torch_peers
 
 HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -70,6 +71,8 @@ def refusal(program: str, words: Sequence[str]) -> str:
                 torch_peers.parse(words[0], words[1:])
             elif script == "network_bench":
                 network_bench._arguments(list(words))
+            elif script == "validate_prediction":
+                validate._arguments(list(words))
             elif script in table.COMMANDS:
                 table.module(script).parser().parse_args(words)
             elif script != "maintain/peers":

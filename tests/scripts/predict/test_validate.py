@@ -1,0 +1,87 @@
+"""scripts/validate_prediction: the blocks, the replayed steps and the summary. Its measurements need minutes."""
+
+import json
+import unittest
+from collections import Counter
+
+import numpy as np
+
+from harness import SCRIPTS, FolderTest, execute
+
+from hvdb.predict import profile
+from hvnet import validate
+from hvnet.validate import BLOCKS, Block
+
+
+class BlockTest(FolderTest):
+    def test_the_cells_are_those_that_are_promised(self) -> None:
+        blocks = [Block(number) for number in range(BLOCKS)]
+        self.assertEqual(BLOCKS, 24)
+        self.assertEqual(len({(block.rate_mbit, block.latency_us, block.share) for block in blocks}), 24)
+        there = Counter(nodes for block in blocks for nodes in (4, 6, 8) for _ in block.cells(nodes))
+        self.assertEqual(there, {4: 144, 6: 72, 8: 72})
+        for block in blocks:
+            self.assertEqual(sorted(block.cells(6) + block.cells(8)), sorted(block.schedules()))
+            self.assertEqual(block.cells(4), block.schedules())
+        # Every schedule is measured on 6 nodes as often as on 8.
+        self.assertEqual(
+            Counter(block.schedules().index(cell) for block in blocks for cell in block.cells(6)),
+            dict.fromkeys(range(6), 12),
+        )
+        self.assertEqual(
+            Counter(block.profile for block in blocks), dict.fromkeys(("inception3", "resnet101", "vgg16"), 8)
+        )
+
+    def test_a_replayed_step_has_the_bytes_and_the_time_of_its_block(self) -> None:
+        noise = validate.recorded_noise()
+        self.assertGreater(len(noise), 20)
+        self.assertAlmostEqual(np.median(noise), 1, 1)
+        for number in (0, 4, 11, 23):
+            block = Block(number)
+            recorded = (validate._PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
+            file = self.folder / "a.replay"
+            file.write_text(validate.replay_text(recorded, block, noise), encoding="utf-8")
+            made = profile.read(file)
+            self.assertEqual(4 * made.elements, block.size)
+            self.assertLessEqual(made.gradients, validate.GRADIENTS)
+            # By the formula, reductions of all bytes on 8 nodes take `share` of the compute.
+            seconds = 14 * (block.size / 8 / (block.rate_mbit / 8 * 1e6) + block.latency_us / 1e6)
+            self.assertAlmostEqual(
+                seconds / made.backward_end / block.share, 1, delta=0.08
+            )  # headers, not counted here
+
+
+class SummaryTest(FolderTest):
+    def test_figures_by_hand(self) -> None:
+        def cell(kind: str, middle: float, measured: float) -> dict:
+            predicted = {"low": middle - 0.1, "middle": middle, "high": middle + 0.1}
+            known = {"step_seconds": measured, "low": measured, "high": measured}
+            return {"kind": kind, "predicted": predicted, "measured": known, "trivial": {"as before": 2 * measured}}
+
+        cells = [cell("calibrated", 1.0, 1.0), cell("calibrated", 1.0, 1.25), cell("beyond", 2.0, 2.0)]
+        lines = validate.summary(cells)
+        self.assertEqual(
+            lines[0],
+            "calibrated: 2 cells, 1 inside the band; error of the step median 10.0 %, nine tenths below 18.0 %; "
+            "width of the band over the step median 20.0 %, nine tenths below 20.0 %",
+        )
+        self.assertEqual(lines[1], "  as before: error median 100.0 %, nine tenths below 100.0 %")
+        self.assertTrue(lines[2].startswith("beyond: 1 cells, 1 inside"))
+        cells[0]["efficiency"] = {"predicted": {"middle": 0.9}, "measured": 0.88}
+        self.assertIn("  efficiency: error median 2.0 points, most 2.0", validate.summary(cells))
+
+
+class CommandTest(FolderTest):
+    def test_a_damaged_record_is_one_line(self) -> None:
+        (self.folder / "cells.json").write_text(json.dumps({"format": "other"}), encoding="utf-8")
+        done = execute(SCRIPTS / "validate_prediction", "compute", self.folder, code=2)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertIn("cells.json: not a record of validate_prediction", done.stderr)
+
+    def test_a_folder_is_needed(self) -> None:
+        for part in ("network", "compute"):
+            self.assertIn("name the FOLDER", execute(SCRIPTS / "validate_prediction", part, code=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
