@@ -29,6 +29,7 @@ from hvdb.predict.labels import ASSUMED, MEASURED, Label
 from hvdb.predict.link import DeclaredCost, LinkCost, quality, senders
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
+from hvdb.read.runs import grouped
 
 DRAWS, MAX_DRAWS = 200, 2000
 # Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
@@ -46,7 +47,7 @@ GROUPS = {
     "steps": "more steps of each session, on more nodes (noise)",
 }
 # Standard deviations of the logarithm over 20 sessions of one machine (results/recorded/2026-11-23-2cores/coverage.db):
-# of the time of one rank, and of the efficiency. Fewer than MIN_SESSIONS sessions do not show theirs.
+# of the time of one rank, and of the efficiency. Fewer than MIN_SESSIONS sessions of one world do not show theirs.
 ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
 MAX_MISSED = 0.1  # a larger logarithm gets a note
@@ -133,6 +134,19 @@ class Predictor:
         self._load = float(np.median(known)) if known else 1.0
         pairs = zip(inputs.sessions, self._alone, strict=True)
         self._missed = [self._missed_by(session, expected) if expected else 1.0 for session, expected in pairs]
+        self._spreads = self._spread()
+
+    def _spread(self) -> tuple[float, float]:
+        """Returns standard deviations between sessions: of the logarithms of the time of one rank, and of the
+        efficiency of one world."""
+        alone = [math.log(session.figures().alone) for session in self.inputs.sessions]
+        aside: list[float] = []
+        for members in grouped(zip(self.inputs.sessions, alone, strict=True), lambda pair: pair[0].world).values():
+            reached = [one - math.log(efficiency.step_time(session.full).value) for session, one in members]
+            aside += (np.array(reached) - np.mean(reached)).tolist() if len(reached) >= MIN_SESSIONS else []
+        if not aside:
+            return ALONE_SPREAD, EFFICIENCY_SPREAD
+        return float(np.std(alone, ddof=1)), math.sqrt(np.mean(np.square(aside)) * MIN_SESSIONS / (MIN_SESSIONS - 1))
 
     def predict(
         self, worlds: Sequence[World], variants: Sequence[Variant], step: progress.Step = progress.silent
@@ -322,14 +336,12 @@ class Predictor:
         random = self._stream(0, "beyond the model")
         places = (np.arange(self.draws) + 0.5) / self.draws  # evenly, so that the middle does not depend on chance
         step = np.array([draw.missed for draw in draws]) ** (2 * random.permutation(places))
-        sessions = len(self.inputs.sessions)
-        if sessions >= MIN_SESSIONS:
-            return step, np.ones(self.draws)
         # From the mean of n sessions another one differs by 1 + 1 / n variances. Drawing one of n shows 1 - 1 / n.
-        apart = math.sqrt(2 / sessions)
+        apart = math.sqrt(2 / len(self.inputs.sessions))
         normal = apart * np.array(list(map(statistics.NormalDist().inv_cdf, places)))
-        alone = np.exp(ALONE_SPREAD * random.permutation(normal))
-        return step * alone * np.exp(EFFICIENCY_SPREAD * random.permutation(normal)), alone
+        of_alone, of_efficiency = self._spreads
+        alone = np.exp(of_alone * random.permutation(normal))
+        return step * alone * np.exp(of_efficiency * random.permutation(normal)), alone
 
     def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
@@ -403,11 +415,10 @@ class Predictor:
             labels.append(
                 Label("measured step over the simulated one", MEASURED, source, float(np.median(self._missed)))
             )
-        if len(self.inputs.sessions) < MIN_SESSIONS:
-            source = (
-                f"{100 * ALONE_SPREAD:g} % of the step of one rank, {100 * EFFICIENCY_SPREAD:g} % of the efficiency"
-            )
-            labels.append(Label("spread between sessions", ASSUMED, source))
+        kind = ASSUMED if self._spreads == (ALONE_SPREAD, EFFICIENCY_SPREAD) else MEASURED
+        of_alone, of_efficiency = (f"{100 * spread:.2g}" for spread in self._spreads)
+        source = f"{of_alone} % of the step of one rank, {of_efficiency} % of the efficiency"
+        labels.append(Label("spread between sessions", kind, source))
         if any(abs(math.log(missed)) > MAX_MISSED for missed in self._missed):
             self.inputs.notes.append(
                 "a measured step is far from the simulation of its own figures: something that is not simulated takes "

@@ -94,7 +94,7 @@ def lines(inputs: Inputs, prediction: Prediction) -> list[str]:
     made = []
     for label in prediction.labels:
         value = "" if label.value is None else f" {label.value:.4g}"
-        made.append(f"{label.kind:<8}  {label.name}{value}: {label.source}")
+        made.append(f"{label.kind:<10}  {label.name}{value}: {label.source}")
     about: dict[str, list[str]] = {}
     for variant in prediction.variants:
         for row in variant.rows:

@@ -158,9 +158,9 @@ class OneNodeTest(PredictTest):
             "each",
         )
         self.assertRegex(lines[4], r"^ +2 +1 +11[12]\d\.\d \[.*\] +89\.\d \[.*\] +89\.3 ")
-        self.assertIn("measured  interference 1.02: 1 session on 1 node", lines)
-        self.assertRegex(out, r"\nassumed   noise of several nodes")
-        said = r"\nmeasured  reductions beside compute {}\.\d+: 1 session, over the same collectives alone"
+        self.assertIn("measured    interference 1.02: 1 session on 1 node", lines)
+        self.assertRegex(out, r"\nassumed     noise of several nodes")
+        said = r"\nmeasured    reductions beside compute {}\.\d+: 1 session, over the same collectives alone"
         self.assertRegex(out, said.format(43))  # the times from the last arrival are 0.9 of the slowest rank's
         with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
             connection.execute("UPDATE coll_session SET clock_seconds = 1")
@@ -274,8 +274,8 @@ class SeveralNodesTest(PredictTest):
         self.assertIsNone(made["rows"][2]["measured"])
         out, _ = self.predict("64")
         self.assertRegex(out, r"\nnarrower: results of hvd_bench coll from more worlds, .* points on 64 ranks")
-        self.assertRegex(out, r"\nassumed   drift of all_reduce by 'ring' \S+: .* a doubling, \+- 0\.02")
-        self.assertIn("assumed   reductions beside compute on other worlds: as on those of the sessions", out)
+        self.assertRegex(out, r"\nassumed     drift of all_reduce by 'ring' \S+: .* a doubling, \+- 0\.02")
+        self.assertIn("assumed     reductions beside compute on other worlds: as on those of the sessions", out)
 
     def test_large_worlds_get_fewer_steps(self) -> None:
         self.measure(training(4, per_node=1), *map(collectives, (2, 4, 8)))
@@ -296,7 +296,7 @@ class SeveralNodesTest(PredictTest):
 
         self.measure(training(4, per_node=2, columns=columns), *(spec for nodes in (2, 3, 4) for spec in both(nodes)))
         out, _ = self.predict(16)
-        self.assertRegex(out, r"\nmeasured  all_reduce by 'flat ring': 30 cells on 2, 3, 4 nodes")
+        self.assertRegex(out, r"\nmeasured    all_reduce by 'flat ring': 30 cells on 2, 3, 4 nodes")
         self.assertRegex(out, r"\n +16 +8 +1[01]\d\d\.\d ")
         self.assertIn("warning: 16 ranks: all_reduce has no cells on one node that tell the part", out)
 
@@ -354,7 +354,7 @@ class SeveralNodesTest(PredictTest):
                 self.assertEqual([row["measured"] is None for row in made["rows"]], [False, True, True, True])
         out, _ = self.predict("16", "--what-if=--schedule=sharded", "--what-if", "--schedule negotiated")
         self.assertRegex(out, r"interference %\s+--schedule=sharded %\s+--schedule negotiated %\n")
-        self.assertIn("assumed   copies 2.236e-10: memory of 1 to 20 GB/s", out)
+        self.assertIn("assumed     copies 2.236e-10: memory of 1 to 20 GB/s", out)
 
     def test_what_ifs_that_are_refused(self) -> None:
         self.measure(training(4, per_node=1), *(collectives(nodes) for nodes in (2, 4, 8)))
@@ -385,6 +385,14 @@ class SeveralNodesTest(PredictTest):
         self.assertEqual(len(made["sessions"]), 2)
         self.assertRegex(" ".join(made["notes"]), "session .* is not used: it differs in engine.bucket_bytes")
         self.assertTrue(all(row["measured"] for row in made["rows"]))
+
+    def test_five_sessions_of_a_world_tell_how_far_sessions_lie_apart(self) -> None:
+        few = [training(4, per_node=1, full=1.12 * factor) for factor in (0.95, 1, 1.05, 1.0)]
+        self.measure(*few, *map(collectives, (2, 4, 8)))
+        self.assertRegex(self.predict("4")[0], r"assumed +spread between sessions: 0.85 % .* 0.7 % of the efficiency")
+        self.db.unlink()
+        self.measure(*few, training(4, per_node=1), *map(collectives, (2, 4, 8)))
+        self.assertRegex(self.predict("4")[0], r"measured +spread between sessions: 0 % .* 3.5 % of the efficiency")
 
     def test_the_slowdown_scales_from_the_world_of_its_session(self) -> None:
         costs = self.folder / "costs.txt"
@@ -502,7 +510,7 @@ class RefusalTest(PredictTest):
         (row,) = self.document(2)["rows"]
         self.assertAlmostEqual(row["step_seconds"]["middle"], 1.02 + 0.1 + 0.04, delta=0.001)
         # 0.03 s of 0.1 s of reductions and 0.04 s of copies ran beside compute.
-        self.assertIn("measured  slowdown by overlap 1: 1 session on 1 node", self.predict(2)[0])
+        self.assertIn("measured    slowdown by overlap 1: 1 session on 1 node", self.predict(2)[0])
 
     def test_what_is_not_modelled(self) -> None:
         facts = {**FACTS, "comm.crossovers": ("all_reduce: ring", 1)}
@@ -534,7 +542,7 @@ class RefusalTest(PredictTest):
         barrier = {"operation": "barrier", "bytes": 0, "data_plane": "nccl 2.27.3"}
         coll = [collectives(1, **usual), collectives(1, "barrier", sizes=(1,), cell=barrier, **usual)]
         self.measure(training(columns=columns), *coll)
-        self.assertIn("measured  barrier: 1 cell on 1 node", self.predict(2)[0])
+        self.assertIn("measured    barrier: 1 cell on 1 node", self.predict(2)[0])
 
 
 class HostileStoreTest(PredictTest):

@@ -219,7 +219,7 @@ class ImportedTest(PredictTest):
         self.assertRegex(" ".join(made["notes"]), r"osu.txt has one mean for each size: no jitter .* \+- 10 %")
         self.assertEqual([Path(one["file"]).name for one in made["inputs"]], ["a.replay", "a.db", "osu.txt"])
         out, _ = self.predict(8, *words)
-        self.assertIn("\nimported  all_reduce: 10 cells on 4 nodes", out)
+        self.assertIn("\nimported    all_reduce: 10 cells on 4 nodes", out)
         _, err = self.predict(16, *words, code=3)
         self.assertIn("measured on 0 numbers of nodes", err)
 
