@@ -29,6 +29,7 @@ from hvdb.predict.labels import ASSUMED, MEASURED, Label
 from hvdb.predict.link import DeclaredCost, LinkCost, quality, senders
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
+from hvdb.read.predictions import Band
 from hvdb.read.runs import grouped
 
 DRAWS, MAX_DRAWS = 200, 2000
@@ -52,19 +53,6 @@ ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
 MAX_MISSED = 0.1  # a larger logarithm gets a note
 MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
-
-
-@dataclass(frozen=True)
-class Band:
-    """Percentiles BAND of the draws."""
-
-    low: float
-    middle: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        return self.high - self.low
 
 
 @dataclass(frozen=True)

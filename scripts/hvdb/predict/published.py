@@ -30,9 +30,9 @@ from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.judge import ring_model
 from hvdb.judge.efficiency import BACKWARD_SHARE
 from hvdb.predict import profile
-from hvdb.predict.draws import Band
 from hvdb.predict.simulation import simulated
 from hvdb.read import published
+from hvdb.read.predictions import Band
 from hvdb.read.published import PublishedPoint
 
 # Draws lie evenly in these ranges. rate: part of the line rate. latency: seconds of a step of the ring. slowdown: of

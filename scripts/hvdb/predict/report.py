@@ -11,9 +11,10 @@ import numpy as np
 
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
-from hvdb.predict.draws import GROUPS, Band, Prediction, Row, Variant
+from hvdb.predict.draws import GROUPS, Prediction, Row, Variant
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.judge import Judged
+from hvdb.read.predictions import Band
 
 FORMAT, VERSION = "hvdb-prediction", 1
 HEADER = ("ranks", "nodes", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed %", "stragglers %")

@@ -62,7 +62,7 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
     if what_if.hardware:
         cells = cells.changed(wanted)
     copy = made.copy
-    if schedule.NEGOTIATED == plan.name and plan.name != made.schedule.name:
+    if plan.name == schedule.NEGOTIATED and plan.name != made.schedule.name:
         copy = COPY
         labels.append(Label("copies", ASSUMED, "memory of 1 to 20 GB/s", math.sqrt(COPY[0] * COPY[1])))
     return dataclasses.replace(made, schedule=plan, fabric=cells, copy=copy, labels=labels, notes=[])

@@ -32,11 +32,15 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Band:
-    """low <= middle <= high."""
+    """Percentiles 5, 50 and 95 of the draws of a prediction; of a measurement, the median and its interval."""
 
     low: float
     middle: float
     high: float
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
 
 
 @dataclass(frozen=True)

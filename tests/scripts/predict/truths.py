@@ -29,10 +29,11 @@ import synthetic_store  # noqa: F401 (finds hvdb)
 
 from hvdb.predict import cost, draws, profile
 from hvdb.predict.cost import DRIFT, Cell, World
-from hvdb.predict.draws import Band, Predictor, Variant
+from hvdb.predict.draws import Predictor, Variant
 from hvdb.predict.fabric import BARRIER, SMALL_BYTES, Fabric
 from hvdb.predict.inputs import Inputs, Training
 from hvdb.predict.schedule import MIB, NEGOTIATED, SHARDED, STATIC, Schedule
+from hvdb.read.predictions import Band
 from hvdb.read.runs import Fact, Run
 
 PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
