@@ -248,7 +248,8 @@ def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list
     newest = like[-1]
     short = newest["full"].session_uuid[:8]
     why = "has no phases solo, none and full" if source else "is not in these stores"
-    note = f"the profile's run {profile.source_run[:8]} {why}; session {short} of the same network stands for it"
+    run = "the profile names no run" if profile.source_run.startswith("none") else f"run {profile.source_run[:8]} {why}"
+    note = f"{run}; session {short} of the same network stands for it"
     return newest, whole, f"session {short}, of the same network, type and batch as the profile", [note]
 
 

@@ -71,7 +71,8 @@ def rows(prediction: Prediction, there: Mapping[int, Measured]) -> list[list[str
     for place, row in enumerate(first.rows):
         known = there.get(row.world.ranks)
         shown = "" if known is None else known.answer
-        parts = [f"{100 * row.parts[name]:.1f}" for name in ("exposed", "stragglers", "slowed", "interference")]
+        shares = (100 * row.parts[name] for name in ("exposed", "stragglers", "slowed", "interference"))
+        parts = [f"{round(share, 1) + 0.0:.1f}" for share in shares]  # no -0.0
         others = [_cell(variant.rows[place].efficiency, 100) for variant in what_ifs]
         bands = (_cell(row.step, 1e3), _cell(row.efficiency, 100))
         made.append([str(row.world.ranks), str(row.world.nodes), *bands, shown, *parts, *others])
