@@ -88,9 +88,11 @@ class Block:
         return [*static, f"--schedule sharded --bucket-mb {mib / 4:g}", *negotiated]
 
     def cells(self, nodes: int) -> list[str]:
-        """Returns the schedules that are measured on so many nodes."""
+        """Returns the schedules that are measured on so many nodes. Beyond the calibrated ones a block has a half of
+        them on each number of nodes, and two of the four blocks of a link have the other half."""
         every = self.schedules()
-        return every if nodes in CALIBRATED else every[(nodes == BEYOND[0]) ^ (self.number % 2) :: 2]
+        swapped = (self.number + self.number // (BLOCKS // 2)) % 2
+        return every if nodes in CALIBRATED else every[(nodes == BEYOND[0]) ^ swapped :: 2]
 
 
 def replay_text(recorded: str, block: Block, factors: np.ndarray) -> str:
