@@ -19,7 +19,6 @@ import argparse
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -30,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from hvdb import commands
 from hvdb.base import edge, whole_file
 from hvdb.base.errors import EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
-from hvdb.commands import new_parser
 from hvdb.judge import efficiency
 from hvdb.predict import judge, published
 from hvdb.read import predictions, runs
@@ -153,10 +152,12 @@ class Measurement:
         _do([*command, *(f"--what-if={options}" for options in what_ifs)])
         return ["--label", f"prediction={predictions.read(self.prediction).sha256}"]
 
-    def judged(self, block: int, link: Link) -> list[dict[str, Any]]:
-        """Returns the record's entry of each cell. Errors: HvdbError."""
+    def judged(self, block: int, link: Link, cells: int) -> list[dict[str, Any]]:
+        """Returns the record's entry of each of the `cells`. Errors: HvdbError if one has no result."""
         made = predictions.read(self.prediction)
-        found, _ = judge.judge(made, runs.load([self.held]))
+        found, notes = judge.judge(made, runs.load([self.held]))
+        if len(found) != cells:
+            raise HvdbError(f"{len(found)} of {cells} cells have a result: {'; '.join(notes) or 'no reason is known'}")
         session = {run.phase: efficiency.step_time(run).value for run in runs.load([self.inputs])}
         entries = []
         for one in found:
@@ -198,7 +199,8 @@ class NetworkMeasurement(Measurement):
                 for options in self.block.cells(nodes):
                     words = [*options.split(), "--num-warmup-batches", "2", "--num-iters", "12", "--max-time", "40"]
                     self._bench(net, self.held, *self._training(*words), *label)
-        entries = self.judged(self.block.number, Link(self.block.rate_mbit * 1e6, self.block.latency_us / 1e6))
+        cells = sum(len(self.block.cells(nodes)) for nodes in (CALIBRATED[-1], *BEYOND))
+        entries = self.judged(self.block.number, Link(self.block.rate_mbit * 1e6, self.block.latency_us / 1e6), cells)
         for entry in entries:
             entry["trivial"] = self._trivial(entry["ranks"], latency)
         return entries
@@ -263,13 +265,13 @@ class ComputeMeasurement(Measurement):
         label = self.predict([2], _COMPUTED_SCHEDULES)
         for options in _COMPUTED_SCHEDULES:
             _do([*training, "--num-iters", "16", *options.split(), "--db", str(self.held), *label])
-        return self.judged(self.number, Link(0.0, 0.0))
+        return self.judged(self.number, Link(0.0, 0.0), len(_COMPUTED_SCHEDULES))
 
 
 def _machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     named = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    words = ["git", "-C", str(_ROOT), "rev-parse", "--short", "HEAD"]
+    words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty"]
     commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     return {"cpu": named[0] if named else "", "cores": os.cpu_count(), "load": os.getloadavg()[0], "commit": commit}
 
@@ -295,7 +297,7 @@ def summary(cells: list[dict[str, Any]]) -> list[str]:
             if (known := cell.get("efficiency"))
         ]:
             made.append(f"  efficiency: error median {np.median(points):.1f} points, most {max(points):.1f}")
-        for name in mine[0]["trivial"]:
+        for name in (name for name in mine[0]["trivial"] if all(name in cell["trivial"] for cell in mine)):
             others = np.array([cell["trivial"][name] for cell in mine])
             made.append(f"  {name}: error {_quantiles(others / steps - 1)}")
     return made
@@ -306,18 +308,28 @@ def _quantiles(values: np.ndarray) -> str:
     return f"median {100 * middle:.1f} %, nine tenths below {100 * most:.1f} %"
 
 
-def _read(record: Path) -> dict[str, Any]:
-    if record.exists():
-        predictions.read_validation(record)
-        return json.loads(record.read_text(encoding="utf-8"))
-    return {"format": "hvdb-validation", "version": 1, "blocks": [], "cells": []}
+def _read(record: Path, part: str) -> dict[str, Any]:
+    """Errors: HvdbError for a damaged record, or one of another part."""
+    if not record.exists():
+        return {"format": "hvdb-validation", "version": 1, "part": part, "blocks": [], "cells": []}
+    predictions.read_validation(record)
+    document = json.loads(record.read_text(encoding="utf-8"))
+    blocks = document.get("blocks")
+    if not isinstance(blocks, list) or not all(isinstance(b, dict) and isinstance(b.get("block"), int) for b in blocks):
+        raise HvdbError(f"{record}: damaged: its blocks are not those that this program writes")
+    if document.setdefault("part", part) != part:
+        raise HvdbError(f"{record} is of another part: name another folder")
+    return document
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    made = new_parser("validate_prediction", __doc__ or "", "exit codes: 0 good, 2 usage or I/O, 3 not possible here")
+    made = commands.new_parser(
+        "validate_prediction", __doc__ or "", "exit codes: 0 good, 2 usage or I/O, 3 not possible here"
+    )
     made.add_argument("part", choices=("network", "compute", "published"), help="what is predicted")
     made.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="of the record; made if it does not exist")
-    made.add_argument("--blocks", type=int, default=BLOCKS, metavar="N", help="measure the first N only")
+    whole = commands.number(lambda n: n > 0, "{} is no number of blocks", int)
+    made.add_argument("--blocks", type=whole, default=BLOCKS, metavar="N", help="measure the first N only")
     made.add_argument(
         "--bench", type=Path, default=os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench"
     )
@@ -349,23 +361,29 @@ def _main(argv: list[str]) -> int:
         return ComputeMeasurement(number, bench, here)
 
     record = folder / "cells.json"
-    document = _read(record)
+    document = _read(record, arguments.part)
     done = {entry["block"] for entry in document["blocks"]}
     left = [n for n in range(min(arguments.blocks, BLOCKS if on_network else len(COMPUTED))) if n not in done]
     for place, number in enumerate(left, 1):
         began, here = time.time(), folder / f"block-{number:02}"
-        shutil.rmtree(here, ignore_errors=True)
+        if here.exists():
+            here.rename(here.with_name(f"{here.name}-unfinished-{int(began)}"))
         here.mkdir()
+        machine = _machine()
         cells = measurement(number, here).run()
         seconds = int(time.time() - began)
         document["cells"] += cells
-        document["blocks"].append({"block": number, "began": int(began), "seconds": seconds, **_machine()})
+        document["blocks"].append({"block": number, "began": int(began), "seconds": seconds, **machine})
         whole_file.write_text(record, json.dumps(document, indent=1) + "\n")
         inside = sum(c["predicted"]["low"] <= c["measured"]["step_seconds"] <= c["predicted"]["high"] for c in cells)
         rest = (len(left) - place) * seconds / 60
         print(f"block {number}: {inside} of {len(cells)} inside; the others take {rest:.0f} min", flush=True)
-    for line in summary(document["cells"]):
-        print(line)
+    try:
+        lines = summary(document["cells"])
+    except (KeyError, TypeError) as error:
+        raise HvdbError(f"{record}: damaged: {error}") from error
+    for line in lines:
+        edge.tell("validate_prediction", line)
     return EXIT_GOOD
 
 

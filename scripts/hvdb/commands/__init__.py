@@ -12,7 +12,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hvdb.base import data, printable
 
@@ -37,9 +37,21 @@ def number(holds: Callable[[float], bool], fault: str, kind: type = float) -> Ca
     return parse
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows what a person typed with control characters as escapes, and refuses '--' as a value."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable.terminal(message))
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and action.nargs is None and arg_strings == ["--"]:
+            self.error(f"argument {'/'.join(action.option_strings)}: '--' is no value")
+        return super()._get_values(action, arg_strings)
+
+
 def new_parser(command: str, description: str, epilog: str = EXIT_CODES) -> argparse.ArgumentParser:
     """Returns a parser without options for `command`. The parser's name, data.called(), is what a person types."""
-    return argparse.ArgumentParser(prog=data.called(command), description=description, epilog=epilog)
+    return _Parser(prog=data.called(command), description=description, epilog=epilog)
 
 
 def add_several(parser: argparse.ArgumentParser, option: str, help: str, **settings: Any) -> None:

@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from hvdb.base import printable, progress, whole_file
+from hvdb.base import edge, printable, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
 from hvdb.predict import draws, imported, inputs, judge, link, profile, report, what_if
@@ -19,7 +20,7 @@ from hvdb.read import predictions, runs
 from hvdb.run import rerun
 from hvdb.show import tables
 
-MAX_RANKS, MAX_WORLDS = 1 << 16, 64
+MAX_RANKS, MAX_WORLDS, MAX_WHAT_IFS = 1 << 16, 64, 32
 _USAGE = f"is not a list such as 2,4,8 or 1..512, of whole numbers from 1 to {MAX_RANKS}"
 
 
@@ -118,33 +119,41 @@ def run(arguments: argparse.Namespace) -> int:
         raise HvdbError("--algorithm says what --imported files hold: name them, too")
     files = tuple(map(imported.read, arguments.imported))
     added = Added(link.declared(arguments.link_gbit, arguments.latency_us), files, arguments.algorithm or "")
-    if arguments.json:
-        given = [*arguments.stores, arguments.profile, *(one.file for one in added.files)]
-        judging.require_free_outputs([arguments.json], given)
-    asked = list(dict.fromkeys(arguments.what_if))
-    for text in asked:
-        what_if.parse(text)
     program = rerun.find_program(arguments.program)
+    if arguments.json:
+        given = [*arguments.stores, arguments.profile, program, *(one.file for one in added.files)]
+        judging.require_free_outputs([arguments.json], given)
+    asked = list(dict.fromkeys(" ".join(text.split()) for text in arguments.what_if))
+    if len(asked) > MAX_WHAT_IFS:
+        raise HvdbError(f"{len(asked)} what-ifs, and at most {MAX_WHAT_IFS} are possible")
+    parsed = list(map(what_if.parse, asked))
     found = profile.read(arguments.profile)
     with progress.shown("reading the stores") as step:
         stored = runs.load(arguments.stores, step)
     made = inputs.gather(found, arguments.stores, stored, added)
     worlds = _worlds(arguments.ranks, made)
-    variants = [Variant("", made), *(Variant(text, what_if.apply(made, what_if.parse(text))) for text in asked)]
+    variants = [Variant("", made), *(Variant(one.text, what_if.apply(made, one)) for one in parsed)]
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
         prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, variants, step)
     there = report.measured(made, tables.efficiency_text)
-    if arguments.json:
-        drawn = {"seed": arguments.seed, "draws": arguments.draws}
-        text = report.json_text(report.document(made, prediction, there, drawn))
-        whole_file.write_text(arguments.json, text)
     printable.say(report.title(made))
     print(tables.text_table(report.header(prediction), report.rows(prediction, there)))
     for line in report.lines(made, prediction):
         printable.say(line)
     if arguments.json:
-        printable.say(f"written: {arguments.json}", sys.stderr)
+        drawn = {"seed": arguments.seed, "draws": arguments.draws}
+        _write(arguments.json, report.document(made, prediction, there, drawn))
     return EXIT_GOOD
+
+
+def _write(file: Path, document: dict[str, Any]) -> None:
+    """Errors: HvdbError if `file` has another prediction, whose hash runs may carry, or if this one is unreadable."""
+    predictions.require_readable(document)
+    text = report.json_text(document)
+    if file.is_file() and (before := file.read_bytes()).strip() and before != text.encode():
+        raise HvdbError(f"{file} exists and differs; runs may carry its hash: name another file")
+    whole_file.write_text(file, text)
+    printable.say(f"written: {file}", sys.stderr)
 
 
 def _judge(arguments: argparse.Namespace) -> int:
@@ -154,9 +163,14 @@ def _judge(arguments: argparse.Namespace) -> int:
     prediction = predictions.read(arguments.judge)
     with progress.shown("reading the stores") as step:
         found, notes = judge.judge(prediction, runs.load(arguments.stores, step))
-    print(tables.text_table(report.JUDGED, report.judged_rows(found)))
+    for line in tables.text_table(report.JUDGED, report.judged_rows(found)).splitlines():
+        edge.tell("predict", line)  # the exit code does not change if nobody reads the table
     outside = sum(not one.inside for one in found)
-    printable.say(f"{len(found) - outside} of {len(found)} lie in their band, in which 9 of 10 are expected")
+    steps = sum(one.step_inside for one in found)
+    known = [one.efficiency_inside for one in found if one.efficiency_inside is not None]
+    said = f"steps: {steps} of {len(found)} in their band"
+    said += f"; efficiencies: {sum(known)} of {len(known)}" if known else ""
+    edge.tell("predict", f"{said}; of each, 9 of 10 are expected")
     for note in notes:
-        printable.say(f"note: {note}")
+        edge.tell("predict", f"note: {note}")
     return EXIT_CHECK_FAILED if outside else EXIT_GOOD

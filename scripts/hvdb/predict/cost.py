@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hvdb.base.errors import HvdbError, TooLittle
+from hvdb.predict.steps import World, hidden_latencies, nodes_text, steps, title
 
-MIN_WORLDS, MIN_SIZES = 3, 6
+MIN_WORLDS, MIN_SIZES, MAX_SIZES = 3, 6, 512
 # Standard deviation of the drift of h per doubling of the nodes, before any is measured.
 DRIFT = 0.02
 NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
@@ -38,31 +39,9 @@ FALL = (0.5, 1.5)  # of such a slope, which is not measured: its range
 # Standard deviation of the logarithm of times of which only one mean is known, for all sizes together.
 # Assumed: such files say nothing about it.
 ONE_MEAN = 0.1
-MIN_BETWEEN = 0.1  # part of a hierarchical collective that is spent between nodes, at least, or the split is not used
+# Part of a hierarchical collective that is spent between nodes, at least. If most sizes have less, there is no split.
+MIN_BETWEEN = 0.1
 MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
-
-
-@dataclass(frozen=True, order=True)
-class World:
-    """Nodes with equally many ranks each."""
-
-    nodes: int
-    ranks_per_node: int = 1
-
-    @property
-    def ranks(self) -> int:
-        return self.nodes * self.ranks_per_node
-
-
-def title(operation: str, algorithm: str) -> str:
-    """Returns a name for texts: `all_reduce by 'ring'`, or `barrier`."""
-    return f"{operation} by '{algorithm}'" if algorithm else operation
-
-
-def nodes_text(worlds: Iterable[World]) -> str:
-    """Returns the numbers of nodes of `worlds`: `1 node`, or `2, 3, 4 nodes`."""
-    counts = sorted({world.nodes for world in worlds})
-    return f"{', '.join(map(str, counts))} node{'s' * (counts != [1])}"
 
 
 @dataclass(frozen=True)
@@ -75,48 +54,6 @@ class Cell:
     samples: np.ndarray
     session: str = ""
     imported: bool = False
-
-
-def steps(operation: str, algorithm: str, world: World) -> tuple[int, float]:
-    """Returns (number of steps, bytes of a step / bytes of the message) between the nodes of a world of several nodes.
-
-    In an all-reduce several ranks of a node share the message, and each carries its part between the nodes.
-    reduce_scatter, all_gather and a flat ring run over all ranks.
-    Errors: HvdbError if the algorithm has no steps of equal size.
-    """
-    nodes, part = world.nodes, 1.0 / world.ranks_per_node
-    if algorithm == "flat ring" and operation == "all_reduce":
-        return 2 * (world.ranks - 1), 1.0 / world.ranks
-    if algorithm == "ring":
-        rounds = {"all_reduce": 2 * (nodes - 1), "reduce_scatter": world.ranks, "all_gather": world.ranks - 1}
-        if operation in rounds:
-            return rounds[operation], 1.0 / world.ranks
-    whole = nodes.bit_length() - 1  # log2 of the largest power of two that is not above `nodes`
-    rounds_of_doubling = whole + (2 if nodes > 1 << whole else 0)
-    if operation == "barrier":
-        return rounds_of_doubling, 0.0
-    if algorithm == "doubling" and operation == "all_reduce":
-        return rounds_of_doubling, part
-    raise HvdbError(f"{operation} by '{algorithm}': how its time grows with the nodes is not known")
-
-
-def hidden_latencies(operation: str, algorithm: str, world: World) -> int:
-    """Returns how many of the steps run beside others as far as latency goes.
-
-    Doubling on N nodes that are no power of two begins and ends with an exchange of N - P pairs. Their partners begin
-    one latency later, but the others' messages are there already when they come.
-    """
-    if operation != "barrier" and algorithm != "doubling":
-        return 0
-    count, _ = steps(operation, algorithm, world)
-    whole = 1 << (world.nodes.bit_length() - 1)
-    pairs = world.nodes - whole
-    at = [int(place < pairs) for place in range(whole)]  # latencies after which a place has got so far
-    distance = 1
-    while distance < whole:
-        at = [max(at[place], at[place ^ distance] + 1) for place in range(whole)]
-        distance *= 2
-    return count - max([*at, *(at[place] + 1 for place in range(pairs))])
 
 
 def step_seconds(operation: str, algorithm: str, world: World, seconds: Sequence[float]) -> np.ndarray:
@@ -229,12 +166,14 @@ class Cost:
     def __post_init__(self) -> None:
         medians = {world: [_median(cells) for _, cells in self._sizes(world)] for world in self.worlds}
         inside = self.inner.middle() if self.inner else None
-        if inside and any(
-            inside.curve.at(size) > (1 - MIN_BETWEEN) * median
-            for world in self.worlds
-            for (size, _), median in zip(self._sizes(world), medians[world], strict=True)
-        ):
-            self.inner = inside = None
+        if inside:
+            too_long = [
+                inside.curve.at(size) > (1 - MIN_BETWEEN) * median
+                for world in self.worlds
+                for (size, _), median in zip(self._sizes(world), medians[world], strict=True)
+            ]
+            if 2 * sum(too_long) > len(too_long):
+                self.inner = inside = None
         self._inside = inside
         self._own = {world: self._curve(world, medians[world], inside) for world in self.worlds}
         self._common, self.spread = _pool(self._own)
@@ -249,7 +188,7 @@ class Cost:
         sizes = np.array([size * share for size, _ in self._sizes(world)])
         if share == 0:
             sizes, medians = sizes[:1], [float(np.median(medians))]
-        return Curve(sizes, ascending(step_seconds(self.operation, self.algorithm, world, ascending(medians))))
+        return Curve(sizes, step_seconds(self.operation, self.algorithm, world, ascending(medians)))
 
     @property
     def worlds(self) -> list[World]:
@@ -263,7 +202,7 @@ class Cost:
     def middle(self) -> Drawn:
         """Returns the cost from the medians of all samples, without any error of the form."""
         still = np.arange(MAX_DOUBLINGS + 1) * self.spread.drift
-        return Drawn(self.operation, self.algorithm, self._own, self._common, self._largest(), still, self._inside)
+        return Drawn(self.operation, self.algorithm, self._own, self._common, self.largest(), still, self._inside)
 
     def draw(self, random: np.random.Generator) -> Drawn:
         """Returns a draw: every cell's session and samples are resampled, and the error of the form is drawn."""
@@ -283,9 +222,10 @@ class Cost:
         # The drift is one number that is not known exactly, the same for each doubling.
         walk = random.normal(spread.drift, spread.drift_error) * np.arange(MAX_DOUBLINGS + 1)
         common = Curve(common.bytes, apart, random.uniform(*FALL))
-        return Drawn(self.operation, self.algorithm, own, common, self._largest(), walk, inside)
+        return Drawn(self.operation, self.algorithm, own, common, self.largest(), walk, inside)
 
-    def _largest(self) -> int:
+    def largest(self) -> int:
+        """Returns the largest number of nodes on which it was measured."""
         return max(world.nodes for world in self.cells)
 
 
@@ -302,11 +242,14 @@ def _median(cells: Sequence[Cell]) -> float:
 
 
 def _resampled(sizes: Sequence[Sequence[Cell]], random: np.random.Generator) -> list[float]:
-    """Returns for each size the median of resampled samples of a session that is drawn. Where there is nothing to
-    resample, all sizes are by one factor slower or faster."""
+    """Returns for each size the median of resampled samples. A session is drawn for all sizes, since what makes it slow
+    does so at all of them. Where there is nothing to resample, all sizes are by one factor slower or faster."""
+    sessions = sorted({cell.session for cells in sizes for cell in cells})
+    chosen = sessions[random.integers(len(sessions))]
     medians = []
     for cells in sizes:
-        samples = cells[random.integers(len(cells))].samples
+        mine = [cell for cell in cells if cell.session == chosen] or cells
+        samples = mine[random.integers(len(mine))].samples
         medians.append(float(np.median(samples[random.integers(len(samples), size=len(samples))])))
     if all(only_means(cells) for cells in sizes):
         factor = math.exp(random.normal(0, ONE_MEAN))
@@ -386,6 +329,10 @@ def fit(operation: str, algorithm: str, cells: Iterable[Cell], inner: OneWorldCo
     if len({world.ranks_per_node for world in by_world}) > 1:
         raise HvdbError(f"{what} was measured with unlike numbers of ranks on a node: name the stores of one number")
     for world, sizes in sorted(by_world.items()):
+        if len(sizes) > MAX_SIZES:
+            raise HvdbError(
+                f"{what} on {world.nodes} nodes has {len(sizes)} sizes, and at most {MAX_SIZES} are possible"
+            )
         if operation != "barrier" and len(sizes) < MIN_SIZES:
             raise TooLittle(f"{what} on {world.nodes} nodes has {len(sizes)} sizes, and {MIN_SIZES} are needed")
     return Cost(operation, algorithm, by_world, inner)

@@ -22,11 +22,13 @@ from hvdb.base import progress
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
-from hvdb.predict.cost import Cost, OneWorldCost, World, title
-from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
+from hvdb.predict import remarks
+from hvdb.predict.cost import World
+from hvdb.predict.fabric import BARRIER
 from hvdb.predict.inputs import BLOCK, MAX_NODES, MAX_STEPS, SLOT_ELEMENTS, Inputs, Training
-from hvdb.predict.labels import ASSUMED, MEASURED, Label
-from hvdb.predict.link import DeclaredCost, LinkCost, quality, senders
+from hvdb.predict.labels import Label
+from hvdb.predict.link import LinkCost, quality
+from hvdb.predict.remarks import ALONE_SPREAD, EFFICIENCY_SPREAD
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
 from hvdb.read.predictions import Band
@@ -47,12 +49,7 @@ GROUPS = {
     "model": "more sessions (what is not simulated, and what changes from session to session)",
     "steps": "more steps of each session, on more nodes (noise)",
 }
-# Standard deviations of the logarithm over 20 sessions of one machine (results/recorded/2026-11-23-2cores/coverage.db):
-# of the time of one rank, and of the efficiency. Fewer than MIN_SESSIONS sessions of one world do not show theirs.
-ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
-MAX_MISSED = 0.1  # a larger logarithm gets a note
-MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,7 @@ class Prediction:
     variants: list[Variant]
     narrower: dict[str, float]
     labels: list[Label] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def band(values: np.ndarray) -> Band:
@@ -94,13 +92,15 @@ def band(values: np.ndarray) -> Band:
 
 @dataclass(frozen=True)
 class _Draw:
-    """compute, alone: seconds of a step among others, and of one rank alone. load: time of a reduction
-    beside compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second, from those of
-    `measured`, the world of the session. missed: the measured step of the session over the simulated one."""
+    """session: its index, and `measured` its world. compute, alone: seconds of a step among others, and of one rank
+    alone. load: time of a reduction beside compute over that of `coll`. slowdown_scales: with the bytes that reductions
+    move in a second, from those of `measured`. missed: the measured step of the session over the simulated one; None if
+    that is not known."""
 
     number: int
+    session: int
     measured: World
-    missed: float
+    missed: float | None
     compute: float
     alone: float
     slowdown: float
@@ -117,24 +117,30 @@ class Predictor:
         self.inputs, self.program, self.seed, self.draws = inputs, program, seed, draws
         self._middle, self._together = inputs.middle(), inputs.together()
         self._drawn: dict[tuple[int, int], Any] = {}  # (id of a cost, draw or -1): the cost in this draw
-        self._alone = [self._expected_reductions(session.world) for session in inputs.sessions]
-        known = [s.figures().reduce / e for s, e in zip(inputs.sessions, self._alone, strict=True) if e]
-        self._load = float(np.median(known)) if known else 1.0
-        pairs = zip(inputs.sessions, self._alone, strict=True)
-        self._missed = [self._missed_by(session, expected) if expected else 1.0 for session, expected in pairs]
-        self._spreads = self._spread()
+        worlds = {session.world for session in inputs.sessions}
+        by_world = {world: self._expected_reductions(world) for world in worlds}
+        # Of each session: what its reductions would take alone, and by how much its step was missed; None if unknown.
+        self.alone = [by_world[session.world] for session in inputs.sessions]
+        known = [s.figures().reduce / e for s, e in zip(inputs.sessions, self.alone, strict=True) if e]
+        self.load = float(np.median(known)) if known else 1.0
+        pairs = zip(inputs.sessions, self.alone, strict=True)
+        self.missed = [self._missed_by(session, expected) if expected else None for session, expected in pairs]
+        self.spreads = self._spread()
 
     def _spread(self) -> tuple[float, float]:
         """Returns standard deviations between sessions: of the logarithms of the time of one rank, and of the
         efficiency of one world."""
         alone = [math.log(session.figures().alone) for session in self.inputs.sessions]
         aside: list[float] = []
+        groups = 0
         for members in grouped(zip(self.inputs.sessions, alone, strict=True), lambda pair: pair[0].world).values():
             reached = [one - math.log(efficiency.step_time(session.full).value) for session, one in members]
-            aside += (np.array(reached) - np.mean(reached)).tolist() if len(reached) >= MIN_SESSIONS else []
+            if len(reached) >= MIN_SESSIONS:
+                aside += (np.array(reached) - np.mean(reached)).tolist()
+                groups += 1
         if not aside:
             return ALONE_SPREAD, EFFICIENCY_SPREAD
-        return float(np.std(alone, ddof=1)), math.sqrt(np.mean(np.square(aside)) * MIN_SESSIONS / (MIN_SESSIONS - 1))
+        return float(np.std(alone, ddof=1)), math.sqrt(sum(np.square(aside)) / (len(aside) - groups))
 
     def predict(
         self, worlds: Sequence[World], variants: Sequence[Variant], step: progress.Step = progress.silent
@@ -158,7 +164,7 @@ class Predictor:
             without = self._row(variants[0].inputs, worlds[-1], frozenset([group]))
             narrower[group] = variants[0].rows[-1].efficiency.width - without.efficiency.width
             step(done := done + 1, work)
-        return Prediction(list(variants), narrower, self._labels(variants, worlds))
+        return Prediction(list(variants), narrower, *remarks.labels(self, variants, worlds))
 
     def _require(self, made: Inputs, world: World) -> None:
         fabric = made.fabric
@@ -181,7 +187,7 @@ class Predictor:
     def _draw(self, number: int, fixed: AbstractSet[str]) -> _Draw:
         """Returns the figures of a session that is drawn, each group from blocks of its own."""
         chosen = int(self._stream(number, "session").integers(len(self.inputs.sessions)))
-        session, expected = self.inputs.sessions[chosen], self._alone[chosen]
+        session, expected = self.inputs.sessions[chosen], self.alone[chosen]
         compute = overlap = self._middle
         if "compute" not in fixed:
             compute = session.figures(self._stream(number, "compute"))
@@ -190,12 +196,13 @@ class Predictor:
         forms = self._stream(number, "forms").random(2)
         return _Draw(
             number,
+            chosen,
             session.world,
-            self._missed[chosen],
+            self.missed[chosen],
             compute=compute.compute,
             alone=compute.alone,
             slowdown=overlap.slowdown,
-            load=self._load if "overlap" in fixed or not expected else overlap.reduce / expected,
+            load=self.load if "overlap" in fixed or not expected else overlap.reduce / expected,
             slowdown_scales=bool("overlap" not in fixed and expected and forms[0] < 0.5),
             common_steps=bool(forms[1] < self._together),
         )
@@ -224,6 +231,8 @@ class Predictor:
         load = draw.load
         if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
             load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
+        if number >= 0 and self.alone[draw.session]:
+            load *= self._drawn_over_middle(draw)
         lines = ["draw"]
         for operation in made.schedule.operations():
             random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
@@ -242,15 +251,23 @@ class Predictor:
         lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / made.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {made.late:.6g}"]
 
+    def _drawn_over_middle(self, draw: _Draw) -> float:
+        """Returns by how much the collectives of the session's world are faster in their middle than in this draw: the
+        training has measured its reductions, whatever collectives alone are drawn to take."""
+        size = self.inputs.schedule.message(self.inputs.gradient_bytes)
+        drawn, middle = (
+            sum(
+                self._seconds(self.inputs, operation, size, draw.measured, number)
+                for operation in self.inputs.schedule.operations()
+            )
+            for number in (draw.number, -1)
+        )
+        return middle / drawn
+
     def _rate(self, made: Inputs, world: World) -> float:
         """Returns how many bytes of gradients a second of reductions takes, if all are reduced at once."""
         total = made.gradient_bytes
         return total / sum(self._seconds(made, operation, total, world) for operation in made.schedule.operations())
-
-    def _present(self, made: Inputs, world: World) -> Any:
-        """Returns the cost of the largest reductions on the link as it is."""
-        operation = made.schedule.operations()[0]
-        return made.fabric.present(operation, made.fabric.algorithm(operation, made.gradient_bytes, world), world)
 
     def _steps(self, made: Inputs, world: World, draws: int) -> int:
         """Returns how many steps to simulate in each draw."""
@@ -284,7 +301,7 @@ class Predictor:
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
         lines += [line for draw in draws for line in self._costs(made, world, draw, fixed)]
         text = "\n".join([*lines, "end 1", ""])
-        options = ["--replay", str(made.profile.file), *made.schedule.options()]
+        options = ["--replay", str(made.profile.file.absolute()), *made.schedule.options()]
         found = simulated(self.program, options, text, len(draws))
         if made.schedule == self.inputs.schedule:
             require_plan(run, found[0].get("plan_hash"))
@@ -300,7 +317,7 @@ class Predictor:
         except HvdbError:
             return None
         middle = self._middle
-        one = _Draw(0, world, 1.0, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
+        one = _Draw(0, 0, world, None, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
         draws = [replace(one, number=number) for number in range(EXPECTING)]
         without_copies = replace(self.inputs, copy=(0.0, 0.0))
         found = self._simulate(without_copies, world, draws, frozenset(["collectives"]))
@@ -310,7 +327,7 @@ class Predictor:
         """Returns the measured step of a session over the one that is simulated from its own figures."""
         own = session.figures()
         load = own.reduce / expected
-        one = _Draw(0, session.world, 1.0, own.compute, own.alone, own.slowdown, load, False, False)
+        one = _Draw(0, 0, session.world, None, own.compute, own.alone, own.slowdown, load, False, False)
         draws = [
             replace(one, number=number, common_steps=number < EXPECTING * self._together) for number in range(EXPECTING)
         ]
@@ -318,22 +335,27 @@ class Predictor:
         simulated = float(np.median([result["step"] for result in found]))
         return efficiency.step_time(session.full).value / simulated
 
-    def _beyond_the_model(self, draws: Sequence[_Draw]) -> tuple[np.ndarray, np.ndarray]:
+    def _beyond_the_model(self, made: Inputs, world: World, draws: Sequence[_Draw]) -> tuple[np.ndarray, np.ndarray]:
         """Returns factors for the step, and for the time of one rank, of each draw: by how much the simulation missed
         its session, which may be nothing or twice as much elsewhere, and what another session would measure."""
         random = self._stream(0, "beyond the model")
         places = (np.arange(self.draws) + 0.5) / self.draws  # evenly, so that the middle does not depend on chance
-        step = np.array([draw.missed for draw in draws]) ** (2 * random.permutation(places))
+        known = [missed for missed in self.missed if missed] or [1.0]
+        unknown = random.choice(known, self.draws)
+        missed = np.array([draw.missed or other for draw, other in zip(draws, unknown, strict=True)])
+        there = np.array([draw.missed is not None and draw.measured == world for draw in draws])
+        elsewhere = 2 * random.permutation(places)
+        step = missed ** np.where(there & (made is self.inputs), 1.0, elsewhere)
         # From the mean of n sessions another one differs by 1 + 1 / n variances. Drawing one of n shows 1 - 1 / n.
         apart = math.sqrt(2 / len(self.inputs.sessions))
         normal = apart * np.array(list(map(statistics.NormalDist().inv_cdf, places)))
-        of_alone, of_efficiency = self._spreads
+        of_alone, of_efficiency = self.spreads
         alone = np.exp(of_alone * random.permutation(normal))
         return step * alone * np.exp(of_efficiency * random.permutation(normal)), alone
 
     def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> Row:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
-        of_step, of_alone = self._beyond_the_model(draws)
+        of_step, of_alone = self._beyond_the_model(made, world, draws)
         if "model" in fixed:
             of_step, of_alone = np.median(of_step), np.median(of_alone)
         alone = np.array([draw.alone for draw in draws])
@@ -345,83 +367,4 @@ class Predictor:
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
         step, alone, steps = step * of_step, alone * of_alone, self._steps(made, world, self.draws)
-        return Row(world, band(step), band(alone / step), parts, steps, self._notes(made, world))
-
-    def _notes(self, made: Inputs, world: World) -> tuple[str, ...]:
-        """Returns a line for each value of this world that lies outside of what was measured."""
-        notes = []
-        fabric, total, plan = made.fabric, made.gradient_bytes, made.schedule
-        size = min(total, plan.fusion_threshold_bytes if plan.name == NEGOTIATED else plan.bucket_bytes) or total
-        for operation in plan.operations():
-            algorithm = fabric.algorithm(operation, size, world)
-            present = fabric.present(operation, algorithm, world)
-            if isinstance(present, DeclaredCost):
-                notes.append(f"{operation} between nodes comes from the described link alone")
-            split = world.nodes > 1 and senders(operation, algorithm, world) > 1
-            if split and not isinstance(present, OneWorldCost) and not present.inner:
-                notes.append(f"{operation} has no cells on one node that tell the part of its time inside a node")
-            if not present.covers(world, size):
-                notes.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
-            if (smallest := fabric.sizes(operation, world, total)[0]) > MIN_TABLE_BYTES:
-                notes.append(f"{operation} of less than {smallest} bytes takes as long here as of {smallest}")
-        if world.nodes > fabric.largest() > 1:
-            notes.append(f"beyond the {fabric.largest()} nodes on which collectives were measured")
-        steps = sum(len(session.solo_step) * len(session.hosts) for session in made.sessions)
-        if world.ranks > steps / 10:
-            notes.append(f"the slowest rank lies beyond what {steps} recorded steps show")
-        return tuple(notes)
-
-    def _labels(self, variants: Sequence[Variant], worlds: Sequence[World]) -> list[Label]:
-        labels = list(self.inputs.labels)
-        labels += [label for variant in variants for label in variant.inputs.labels if label not in labels]
-        fabric = self.inputs.fabric
-        needed = {operation for variant in variants for operation in variant.inputs.schedule.operations()}
-        labels += fabric.labels({*needed, BARRIER})
-        for variant in variants:
-            labels += [label for label in variant.inputs.fabric.change_labels() if label not in labels]
-        largest = max(worlds)
-        for operation in sorted(needed) if largest.nodes > fabric.largest() else ():
-            algorithm = fabric.algorithm(operation, self.inputs.gradient_bytes, largest)
-            if isinstance(fitted := fabric.cost(operation, algorithm, largest), Cost):
-                spread = fitted.spread
-                source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
-                labels.append(Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4)))
-        if known := sum(1 for seconds in self._alone if seconds):
-            described = any(
-                isinstance(self._present(self.inputs, session.world), DeclaredCost)
-                for session, seconds in zip(self.inputs.sessions, self._alone, strict=True)
-                if seconds
-            )
-            than = "what the described link promises" if described else "the same collectives alone"
-            source = f"{known} session{'s' * (known > 1)}, over {than}"
-            labels.append(Label("reductions beside compute", MEASURED, source, self._load))
-        else:
-            source = "as fast as alone: no collectives were measured on the ranks of the session"
-            labels.append(Label("reductions beside compute", ASSUMED, source, 1.0))
-        if known:
-            source = f"{known} session{'s' * (known > 1)}; elsewhere nothing of it, or twice it"
-            labels.append(
-                Label("measured step over the simulated one", MEASURED, source, float(np.median(self._missed)))
-            )
-        kind = ASSUMED if self._spreads == (ALONE_SPREAD, EFFICIENCY_SPREAD) else MEASURED
-        of_alone, of_efficiency = (f"{100 * spread:.2g}" for spread in self._spreads)
-        source = f"{of_alone} % of the step of one rank, {of_efficiency} % of the efficiency"
-        labels.append(Label("spread between sessions", kind, source))
-        if any(abs(math.log(missed)) > MAX_MISSED for missed in self._missed):
-            self.inputs.notes.append(
-                "a measured step is far from the simulation of its own figures: something that is not simulated takes "
-                "much of it, so do not trust this prediction"
-            )
-        if not 1 / MAX_LOAD <= self._load <= MAX_LOAD:
-            self.inputs.notes.append(
-                f"reductions took {self._load:.2g} times as long in the training as hvd_bench coll promises: were both "
-                "measured on the same machine, as busy as before?"
-            )
-        if {world for world in worlds if world.ranks > 1} - {session.world for session in self.inputs.sessions}:
-            source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
-            labels.append(Label("slowdown by overlap on other worlds", ASSUMED, source))
-            source = "as on those of the sessions"
-            if max(worlds).nodes > 1 == max(session.world.nodes for session in self.inputs.sessions):
-                source = "several nodes: from as fast as alone to as in the sessions on one node"
-            labels.append(Label("reductions beside compute on other worlds", ASSUMED, source))
-        return labels
+        return Row(world, band(step), band(alone / step), parts, steps, remarks.notes(self, made, world))

@@ -275,12 +275,14 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allre
             {k: f.value for k, f in facts.items() if f.in_fingerprint} for facts in (run.provenance, session.provenance)
         )
         if differing := [key for key in sorted(mine.keys() & theirs.keys()) if mine[key] != theirs[key]]:
-            shown = "; ".join(f"{key}: '{theirs[key]}' and '{mine[key]}'" for key in differing[:6])
+            shown = "; ".join(f"{key}: '{theirs[key][:200]}' and '{mine[key][:200]}'" for key in differing[:6])
             raise NotComparable(
                 f"collectives {short} and run {run.short_id} differ ({shown}): name stores of one machine"
             )
         _add(fabric, session, World(columns["nodes"], ranks_per_node), _TYPES.get(allreduce_type, ""))
         fabric.sessions.append(columns["uuid"])
+        if not session.from_last_arrival:
+            fabric.notes.append(f"collectives {short}: clocks do not tell when ranks came, so times hold their waits")
     for one in added.files:
         found = imported.cells(one, _TYPES.get(allreduce_type, ""), ranks_per_node)
         _import(fabric, found)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdb.base.errors import HvdbError, TooLittle
-from hvdb.predict.cost import MIN_SIZES, ONE_MEAN, Cell, World, only_means
+from hvdb.predict.cost import MAX_SIZES, MIN_SIZES, ONE_MEAN, Cell, World, only_means
 from hvdb.predict.link import Link
 from hvdb.read import imported_collectives
 from hvdb.read.imported_collectives import Imported
@@ -78,7 +78,10 @@ def cells(one: File, kind: str, ranks_per_node: int) -> dict[str, list[Cell]]:
         factor = ranks if operation == "all_gather" and contents.program.startswith("OSU") else 1
         world = World(nodes, ranks_per_node)
         made[operation] = [Cell(world, factor * row.size, np.array(row.seconds), imported=True) for row in chosen]
-        if (sizes := len({cell.size for cell in made[operation]})) < MIN_SIZES:
+        sizes = len({cell.size for cell in made[operation]})
+        if sizes > MAX_SIZES:
+            raise HvdbError(f"{file}: {operation} has {sizes} sizes, and at most {MAX_SIZES} are possible")
+        if sizes < MIN_SIZES:
             raise TooLittle(f"{file}: {operation} has {sizes} sizes, and {MIN_SIZES} are needed")
     return made
 

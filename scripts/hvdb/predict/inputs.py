@@ -171,7 +171,7 @@ def _series(run: Run, kinds: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns kind -> samples of all ranks, (ranks, steps), cut to the fewest steps."""
     found = {}
     for kind, (_, samples) in zip(kinds, runs.samples_of_ranks([(run, kind) for kind in kinds]), strict=True):
-        if sorted(samples) != list(range(run.world_size)):
+        if len(samples) != run.world_size or sorted(samples) != list(range(len(samples))):
             raise TooLittle(f"run {run.short_id} has no {kind} of every rank")
         fewest = min(len(series) for series in samples.values())
         found[kind] = np.stack([samples[rank][:fewest] for rank in range(run.world_size)])

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable, TooLittle
-from hvdb.judge import efficiency
+from hvdb.judge import comparable, efficiency
 from hvdb.predict import schedule
 from hvdb.read.names import COMPONENTS
-from hvdb.read.predictions import Band, Prediction, Row
-from hvdb.read.runs import Run, by_session, grouped
+from hvdb.read.predictions import Prediction, Row
+from hvdb.read.runs import Run, by_session
 
 LABEL = "label.prediction"
 # A part of a predicted step -> the component of a measured one.
@@ -41,14 +41,31 @@ class Judged:
     differs: str
 
     @property
+    def step_inside(self) -> bool:
+        return self.row.step.holds(self.step)
+
+    @property
+    def efficiency_inside(self) -> bool | None:
+        """None if no efficiency was measured. That of one rank is 1 by definition, and not judged."""
+        if self.efficiency is None or self.row.ranks == 1:
+            return None
+        return self.row.efficiency.holds(self.efficiency)
+
+    @property
     def inside(self) -> bool:
         """True if everything that was measured lies in its band."""
-        reached = self.efficiency
-        return _within(self.step, self.row.step) and (reached is None or _within(reached, self.row.efficiency))
+        return self.step_inside and self.efficiency_inside is not False
 
 
-def _within(value: float, band: Band) -> bool:
-    return band.low <= value <= band.high
+def training_facts(run: Run) -> dict[str, str]:
+    """Returns the columns and facts in which a run must agree with `run` to test a prediction of it, all but the
+    schedule, which a what-if may change, and what follows from it."""
+    columns = {
+        name: run.columns[name] for name in comparable.CURVE_COLUMNS if name not in ("schedule", "allreduce_type")
+    }
+    facts = {key: fact.value for key, fact in run.provenance.items() if fact.in_fingerprint}
+    made = {**columns, "unit": run.unit, **facts}
+    return {key: str(value) for key, value in made.items() if not key.startswith("engine.")}
 
 
 def _require(prediction: Prediction, run: Run) -> None:
@@ -58,16 +75,17 @@ def _require(prediction: Prediction, run: Run) -> None:
         raise HvdbError(f"run {short} is an input of {prediction.file}, so it is no test of it")
     if run.started_utc <= prediction.latest_input:
         raise HvdbError(f"run {short} began before the newest input of {prediction.file}, so it is no test of it")
-    facts = {
-        "model": (prediction.model, run.model),
-        "unit": (prediction.unit, run.unit),
-        "units a step": (prediction.units_per_step, run.batch_size),
-        "compute type": (prediction.compute_type, run.compute_type),
-        "device": (prediction.device, run.device),
-        "ranks on a node": (prediction.ranks_per_node * run.nodes, run.world_size),
-    }
-    if differing := [f"{name} {here!r}, predicted {there!r}" for name, (there, here) in facts.items() if there != here]:
-        raise NotComparable(f"run {short} is not what {prediction.file} predicts: {'; '.join(differing)}")
+    here = training_facts(run)
+    there = prediction.training or {key: here[key] for key in here}
+    named = {"batch_size": prediction.units_per_step, "compute_type": prediction.compute_type}
+    named |= {"model": prediction.model, "unit": prediction.unit, "device": prediction.device}
+    there = {**there, **{key: str(value) for key, value in named.items()}}
+    if run.world_size > 1:
+        here["ranks on a node"] = f"{run.world_size / run.nodes:g}"
+        there["ranks on a node"] = str(prediction.ranks_per_node)
+    if differing := [key for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]:
+        shown = "; ".join(f"{key}: {here.get(key)!r:.200}, predicted {there.get(key)!r:.200}" for key in differing[:6])
+        raise NotComparable(f"run {short} is not what {prediction.file} predicts: {shown}")
 
 
 def judge(prediction: Prediction, stored: Sequence[Run]) -> tuple[list[Judged], list[str]]:
@@ -85,7 +103,11 @@ def judge(prediction: Prediction, stored: Sequence[Run]) -> tuple[list[Judged], 
             continue
         _require(prediction, run)
         options = tuple(schedule.of_run(run).options())
-        same = [place for place, what_if in enumerate(prediction.what_ifs) if what_if.options == options]
+        same = [
+            place
+            for place, what_if in enumerate(prediction.what_ifs)
+            if what_if.options == options and not what_if.hardware  # a run does not say on which link it was
+        ]
         if same and any((row.what_if, row.ranks) == (same[0], run.world_size) for row in prediction.rows):
             by_place.setdefault((same[0], run.world_size), []).append(phases)
         else:
@@ -111,26 +133,23 @@ def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]
         step=float(np.median([time.value for time in times])),
         interval=(only.low, only.high) if only and only.low is not None and only.high is not None else None,
         efficiency=float(np.median(reached)) if reached else None,
-        differs=_differs(row, full),
+        differs=_differs(row, sessions),
     )
 
 
-def _differs(row: Row, full: Sequence[Run]) -> str:
-    """Returns a text such as `exposed communication: +9.1 points of the predicted step`."""
-    parts = grouped(
-        [
-            (name, run.decomposition[component])
-            for name, component in _COMPONENT_OF.items()
-            for run in full
-            if component in run.decomposition
-        ],
-        lambda pair: pair[0],
-    )
-    gaps = {
-        name: float(np.median([part.seconds for _, part in known])) / row.step.middle - row.parts[name]
-        for name, known in parts.items()
-    }
+def _differs(row: Row, sessions: Sequence[dict[str, Run]]) -> str:
+    """Returns a text such as `exposed communication +9.1 points of the predicted step`."""
+    whole = row.step.middle
+    gaps: dict[str, list[float]] = {}
+    for phases in sessions:
+        for name, component in _COMPONENT_OF.items():
+            if part := phases["full"].decomposition.get(component):
+                gaps.setdefault(COMPONENTS[component], []).append(part.seconds / whole - row.parts[name])
+        if solo := phases.get("solo"):
+            alone = efficiency.step_time(solo).value / whole - row.efficiency.middle
+            gaps.setdefault("one rank alone", []).append(alone)
     if not gaps:
         return ""
-    most = max(gaps, key=lambda name: abs(gaps[name]))
-    return f"{COMPONENTS[_COMPONENT_OF[most]]} {100 * gaps[most]:+.1f} points of the predicted step"
+    middles = {name: float(np.median(found)) for name, found in gaps.items()}
+    most = max(middles, key=lambda name: abs(middles[name]))
+    return f"{most} {100 * middles[most]:+.1f} points of the predicted step"

@@ -11,12 +11,12 @@ import numpy as np
 
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
+from hvdb.predict import judge
 from hvdb.predict.draws import GROUPS, Prediction, Row, Variant
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.judge import Judged
-from hvdb.read.predictions import Band
+from hvdb.read.predictions import FORMAT, VERSION, Band
 
-FORMAT, VERSION = "hvdb-prediction", 1
 HEADER = ("ranks", "nodes", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed %", "stragglers %")
 HEADER += ("slowed %", "interference %")
 MIN_PART = 0.1  # a group that makes less of a band's width is not named
@@ -103,8 +103,7 @@ def lines(inputs: Inputs, prediction: Prediction) -> list[str]:
             for note in row.notes:
                 about.setdefault(note, []).append(str(row.world.ranks))
     made += [f"warning: {', '.join(dict.fromkeys(ranks))} ranks: {note}" for note, ranks in about.items()]
-    notes = [(variant.text, note) for variant in prediction.variants for note in variant.inputs.notes]
-    made += [f"note: {text}: {note}" if text else f"note: {note}" for text, note in notes]
+    made += [f"note: {note}" for note in (*inputs.notes, *prediction.notes)]
     return made + [f"narrower: {line}" for line in narrower(prediction)]
 
 
@@ -176,6 +175,7 @@ def document(
         "sessions": [session.full.session_uuid for session in inputs.sessions],
         "collectives": inputs.fabric.sessions,
         "latest_input": inputs.latest,
+        "training": judge.training_facts(inputs.base),
         "what_ifs": list(map(_what_if, prediction.variants)),
         "rows": [
             _row(place, row, there.get(row.world.ranks) if place == 0 else None)
@@ -183,7 +183,7 @@ def document(
             for row in variant.rows
         ],
         "labels": [dataclasses.asdict(label) for label in prediction.labels],
-        "notes": [note for variant in prediction.variants for note in variant.inputs.notes],
+        "notes": [*inputs.notes, *prediction.notes],
         "narrower": prediction.narrower,
     }
 

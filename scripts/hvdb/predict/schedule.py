@@ -39,9 +39,9 @@ class Schedule:
         """Returns the operations whose cost the schedule needs."""
         return ("reduce_scatter", "all_gather") if self.name == SHARDED else ("all_reduce",)
 
-    def reduces_like(self, run: Run) -> bool:
-        """Returns True if `run` had the same schedule, as far as it has an effect."""
-        return of_run(run).options() == self.options()
+    def message(self, total: int) -> int:
+        """Returns the bytes of a large message, of `total` bytes of gradients; a single gradient may be larger."""
+        return min(total, self.fusion_threshold_bytes if self.name == NEGOTIATED else self.bucket_bytes) or total
 
 
 def of_run(run: Run) -> Schedule:
@@ -53,8 +53,13 @@ def of_run(run: Run) -> Schedule:
             raise HvdbError(f"run {run.short_id} does not say its {key}; measure it again with this version")
         return int(text)
 
+    if run.schedule not in (STATIC, SHARDED, NEGOTIATED):
+        raise HvdbError(f"run {run.short_id} has the schedule '{run.schedule}', which reduces nothing")
     facts = ("engine.bucket_bytes", "engine.fusion_threshold_bytes", "engine.cache_capacity")
-    return Schedule(run.schedule, run.allreduce_type, *map(fact, facts))
+    made = Schedule(run.schedule, run.allreduce_type, *map(fact, facts))
+    if made.bucket_bytes == 0:
+        raise HvdbError(f"run {run.short_id} says that its buckets have no bytes: its store is damaged")
+    return made
 
 
 def _mib(option: str, text: str) -> int:
@@ -63,7 +68,7 @@ def _mib(option: str, text: str) -> int:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= _MOST_MIB or (value == 0 and option == "--bucket-mb"):
+    if not 0 <= value <= _MOST_MIB or (option == "--bucket-mb" and value * MIB < 1):
         raise HvdbError(f"{option}: '{text}' is not a size in MiB")
     return int(value * MIB)
 

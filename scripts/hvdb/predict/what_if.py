@@ -13,6 +13,7 @@ from hvdb.predict.labels import ASSUMED, Label
 
 # Seconds for a byte into the fusion buffer, or out of it, where no run copied: memory of 1 to 20 GB/s.
 COPY = (5e-11, 1e-9)
+MAX_LETTERS = 300
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class WhatIf:
 
 def parse(text: str) -> WhatIf:
     """Parses `--bucket-mb 64 link-gbit=100`. Errors: HvdbError."""
+    if len(text) > MAX_LETTERS:
+        raise HvdbError(f"--what-if has {len(text)} letters, and at most {MAX_LETTERS} are possible")
     words = text.split()
     options: list[tuple[str, str]] = []
     hardware: list[tuple[str, str]] = []
@@ -53,7 +56,7 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
         wanted = link.change(what_if.hardware)
     except HvdbError as error:
         raise HvdbError(f"--what-if '{what_if.text}': {error}") from error
-    if plan == made.schedule and what_if.options:
+    if plan == made.schedule and not what_if.hardware:
         raise HvdbError(f"--what-if '{what_if.text}' changes nothing: the run had these options")
     cells = made.fabric
     labels = []
@@ -62,7 +65,9 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
     if what_if.hardware:
         cells = cells.changed(wanted)
     copy = made.copy
-    if plan.name == schedule.NEGOTIATED and plan.name != made.schedule.name:
+    packs_more = plan.fusion_threshold_bytes > made.schedule.fusion_threshold_bytes
+    told = plan == made.schedule or (plan.name == made.schedule.name and copy[0] and not packs_more)
+    if plan.name == schedule.NEGOTIATED and not told:
         copy = COPY
         labels.append(Label("copies", ASSUMED, "memory of 1 to 20 GB/s", math.sqrt(COPY[0] * COPY[1])))
     return dataclasses.replace(made, schedule=plan, fabric=cells, copy=copy, labels=labels, notes=[])

@@ -12,6 +12,7 @@ import numpy as np
 from hvdb.read import store, untrusted
 from hvdb.read.runs import Fact
 
+SHORTEST = 1e-9  # seconds; a time that no clock can tell is stored as 0
 MIN_CLOCKS = 5  # a time from one host's clock to another's must be so many times their error
 
 
@@ -21,7 +22,7 @@ class SampledCell:
 
     They are the times from the arrival of the last rank to the end of the last one, because ranks that begin at unlike
     times measure their wait, too: an exchange of two ranks takes one latency, but the rank that came one latency early
-    takes two. Where the clocks of the hosts do not tell these times, they are those of the slowest rank.
+    takes two. Where the clocks of a session's hosts do not tell these times, they are those of the slowest rank.
     """
 
     columns: dict[str, Any]
@@ -30,10 +31,12 @@ class SampledCell:
 
 @dataclass
 class CollSession:
-    """A row of coll_session, with the rows of other tables that belong to it."""
+    """A row of coll_session, with the rows of other tables that belong to it. from_last_arrival: what its samples are,
+    see SampledCell."""
 
     columns: dict[str, Any]
     provenance: dict[str, Fact] = field(default_factory=dict)
+    from_last_arrival: bool = True
     cells: list[SampledCell] = field(default_factory=list)
 
 
@@ -58,11 +61,20 @@ def load(paths: Iterable[Path]) -> list[CollSession]:
                     (uuid,),
                 )
                 samples = {(blob["seq"], blob["kind"]): np.frombuffer(blob["data"], dtype="<f8") for blob in blobs}
-                for cell in connection.execute("SELECT * FROM coll_cell WHERE session_uuid = ? ORDER BY seq", (uuid,)):
-                    slowest, transfer = (
-                        samples.get((cell["seq"], kind), np.empty(0)) for kind in ("seconds", "transfer_seconds")
+                cells = [
+                    dict(cell)
+                    for cell in connection.execute(
+                        "SELECT * FROM coll_cell WHERE session_uuid = ? ORDER BY seq", (uuid,)
                     )
-                    error = MIN_CLOCKS * row["clock_seconds"] / cell["operations_per_sample"]
-                    told = len(transfer) > 0 and transfer.min() > 0 and np.median(transfer) >= error
-                    session.cells.append(SampledCell(dict(cell), transfer if told else slowest))
+                ]
+                session.from_last_arrival = all(
+                    (transfer := samples.get((cell["seq"], "transfer_seconds"), np.empty(0))).size
+                    and transfer.min() > 0
+                    and np.median(transfer) >= MIN_CLOCKS * row["clock_seconds"] / cell["operations_per_sample"]
+                    for cell in cells
+                )
+                kind = "transfer_seconds" if session.from_last_arrival else "seconds"
+                for cell in cells:
+                    taken = np.maximum(samples.get((cell["seq"], kind), np.empty(0)), SHORTEST)
+                    session.cells.append(SampledCell(cell, taken))
     return sorted(found.values(), key=lambda session: (session.columns["started_utc"], session.columns["uuid"]))

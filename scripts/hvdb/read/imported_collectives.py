@@ -21,7 +21,7 @@ from hvdb.base.strict_json import Malformed
 from hvdb.read.names import REDUCTIONS, TYPES
 
 MAX_BYTES, MAX_ROWS, MAX_LINE = 64 << 20, 100_000, 4096
-MAX_RANKS, MAX_SIZE, MAX_SECONDS = 1 << 20, 1 << 50, 1e5
+MAX_RANKS, MAX_SIZE, MIN_SECONDS, MAX_SECONDS = 1 << 20, 1 << 50, 1e-9, 1e5
 _OPERATIONS = {
     "allreduce": "all_reduce",
     "reducescatter": "reduce_scatter",
@@ -33,6 +33,9 @@ _OPERATIONS = {
 }
 _DEVICE = re.compile(r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
 _OSU = re.compile(r"# OSU MPI(?:-\w+)? ([A-Za-z_]+)\b.* Latency Test")
+
+
+_UNIT = re.compile(r"#.*?\bLatency ?\((\w{1,8})\)")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Imported:
 def read(path: Path) -> Imported:
     """Errors: HvdbError, one line that names the file and, in a table, the line."""
     try:
+        if path.exists() and not path.is_file():
+            raise HvdbError(f"{path}: not a file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -88,8 +93,8 @@ def _seconds(microseconds: object, what: str) -> float:
         value = float(microseconds) / 1e6  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if isinstance(microseconds, bool) or not 0 < value < MAX_SECONDS:
-        raise Malformed(f"{what} is not a time above 0 in microseconds")
+    if isinstance(microseconds, bool) or not MIN_SECONDS <= value < MAX_SECONDS:
+        raise Malformed(f"{what} is not a time from {1e6 * MIN_SECONDS:g} us to {MAX_SECONDS:g} s")
     return value
 
 
@@ -111,7 +116,7 @@ def _wrong(value: object) -> bool:
         return False
     try:
         return not float(value) < 1e-2  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Malformed("the number of wrong elements is not a number") from error
 
 
@@ -177,6 +182,8 @@ def _json_rows(result: Any) -> Iterator[Row]:
 
 def _table(text: str) -> Imported:
     lines = text.splitlines()
+    if lines and not text.endswith("\n") and lines[-1][:1].strip().isdigit():
+        raise Malformed(f"line {len(lines)} is cut off: it has no line break")
     for number, line in enumerate(lines, 1):
         if found := _OSU.match(line):
             return _osu(lines, number, found[1])
@@ -259,6 +266,8 @@ def _by_its_rates(fields: list[str], start: int, ranks: int) -> str:
 def _osu(lines: list[str], heading: int, test: str) -> Imported:
     """Tables of the OSU micro-benchmarks name neither the ranks nor the place of the buffers."""
     operation = _operation(test)
+    if units := [found[1] for line in lines if (found := _UNIT.search(line[:MAX_LINE])) and found[1] != "us"]:
+        raise Malformed(f"its times are in '{units[0]}', not in us")
     rows: list[Row] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)

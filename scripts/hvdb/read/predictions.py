@@ -42,6 +42,9 @@ class Band:
     def width(self) -> float:
         return self.high - self.low
 
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
 
 @dataclass(frozen=True)
 class WhatIf:
@@ -68,7 +71,8 @@ class Row:
 @dataclass(frozen=True)
 class Prediction:
     """One file. sha256: of its bytes. confidence: share of the draws that lie in a band. inputs: file -> SHA-256.
-    latest_input: start of the newest input session, ISO 8601. rows: each what-if and number of ranks once."""
+    latest_input: start of the newest input session, ISO 8601. training: fact -> value, of the predicted run; empty in
+    the first predictions. rows: each what-if and number of ranks once."""
 
     file: Path
     sha256: str
@@ -82,6 +86,7 @@ class Prediction:
     sessions: tuple[str, ...]
     inputs: dict[str, str]
     latest_input: str
+    training: dict[str, str]
     what_ifs: tuple[WhatIf, ...]
     rows: tuple[Row, ...]
 
@@ -105,7 +110,7 @@ class HeldOut:
     @property
     def is_inside(self) -> bool:
         """Returns True if the measured step lies in the predicted band."""
-        return self.predicted.low <= self.measured.middle <= self.predicted.high
+        return self.predicted.holds(self.measured.middle)
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,14 @@ class Validation:
 def read(file: Path) -> Prediction:
     """Errors: HvdbError, one line that names the file and says what is wrong."""
     return _document(file, FORMAT, "a prediction of predict --json", _prediction)
+
+
+def require_readable(document: dict[str, Any]) -> None:
+    """Errors: HvdbError if read() would refuse the document."""
+    try:
+        _prediction(Path("-"), "", document)
+    except Malformed as error:
+        raise HvdbError(f"this prediction would not be readable: {error}") from error
 
 
 def read_validation(file: Path) -> Validation:
@@ -240,6 +253,10 @@ def _prediction(file: Path, sha256: str, document: dict[str, Any]) -> Prediction
             for entry in inputs
         },
         latest_input=_match(document.get("latest_input"), _TIME, "latest_input"),
+        training={
+            strict_json.text(name, "a fact of the training"): strict_json.text(value, name[:40], 4096)
+            for name, value in _table(document.get("training", {}), "training").items()
+        },
         what_ifs=what_ifs,
         rows=rows,
     )

@@ -27,6 +27,7 @@ def document(**changes: Any) -> dict[str, Any]:
     faster = {"text": "link-gbit=100", "schedule": "static", "options": [], "hardware": {"link_gbit": 100}}
     made = {"format": "hvdb-prediction", "version": 1, "predicted": True, "confidence": 0.9, "seed": 0, "draws": 200}
     made |= {"profile": profile, "device": "cpu", "ranks_per_node": 2, "latest_input": "2026-07-01T10:00:00Z"}
+    made["training"] = {}
     made |= {"inputs": [{"file": "a.db", "sha256": "0" * 64}], "sessions": ["s"], "collectives": ["c"]}
     rows = [row(1, 1.0, half=0.0), row(2, 0.9), row(64, 0.7), row(64, 0.8, what_if=1)]
     made |= {"what_ifs": [as_it_was, faster], "rows": rows, "notes": [], "narrower": {"steps": 0.01}}

@@ -1,6 +1,7 @@
 """Results of nccl-tests and of the OSU micro-benchmarks are read, and damaged or hostile ones end in one line."""
 
 import json
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -128,6 +129,9 @@ class Files(unittest.TestCase):
             ("line 11 is too long", TABLE.replace("        1024 ", "1024" + " " * 5000)),
             ("line 5: a size without", OSU.replace("3.50              3.10              3.90        1000", "")),
             ("the test is none of", OSU.replace("Allreduce", "Igather")),
+            ("times are in 'ms', not in us", OSU.replace("Avg Latency(us)", "Avg Latency(ms)")),
+            ("line 6 is cut off", OSU[: OSU.index("812.25") + 3]),
+            ("time is not a time from 0.001 us", OSU.replace("3.50", "1e-290")),
         ):
             with self.subTest(words):
                 self.refused(text, words)
@@ -158,6 +162,7 @@ class Files(unittest.TestCase):
             ("time is not", with_row(in_place={"time": "nan"})),
             ("time is not", with_row(out_of_place_per_iter={"times_us": [1.0, -1.0]})),
             ("wrong elements", with_row(in_place={"time": 3.0, "nwrong": 2.0})),
+            ("not a number", with_row(in_place={"time": 3.0, "nwrong": 10**400})),
             ("the test is none of", with_row(experiment_name="\x1b[31m")),
             ("a result is not", json.dumps({**document(), "results": [7]})),
         ):
@@ -165,8 +170,13 @@ class Files(unittest.TestCase):
                 self.refused(text, words)
 
     def test_what_is_no_file(self) -> None:
-        with self.assertRaisesRegex(HvdbError, "cannot be read"):
+        with self.assertRaisesRegex(HvdbError, "not a file"):
             read(self.file.parent)
+        os.mkfifo(self.file)  # reading it would wait for ever
+        with self.assertRaisesRegex(HvdbError, "not a file"):
+            read(self.file)
+        with self.assertRaisesRegex(HvdbError, "cannot be read"):
+            read(self.file.with_name("missing"))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class JudgeTest(FolderTest):
     def predict(self, **changes: Any) -> str:
         """Writes the prediction: 1 s alone, 64 ranks at 1.25 s [1.2, 1.3], an efficiency of 80 % [77, 83]. Returns its
         SHA-256."""
-        row = {"what_if": 0, "ranks": 64, "nodes": 64, "step_seconds": {"low": 1.2, "middle": 1.25, "high": 1.3}}
+        ranks = changes.pop("ranks_of_rows", 64)
+        row = {"what_if": 0, "ranks": ranks, "nodes": ranks, "step_seconds": {"low": 1.2, "middle": 1.25, "high": 1.3}}
         row |= {
             "efficiency": {"low": 0.77, "middle": 0.8, "high": 0.83},
             "steps": 200,
@@ -36,6 +37,7 @@ class JudgeTest(FolderTest):
         row["parts"] = dict.fromkeys(predictions.PARTS, 0.0) | {"exposed": 0.1}
         plan = {"schedule": "static", "options": ["--schedule", "static", "--bucket-mb", "25"], "hardware": {}}
         other = {"text": "--bucket-mb 2", "schedule": "static", "options": [*plan["options"][:3], "2"], "hardware": {}}
+        other["hardware"] = changes.pop("hardware", {})
         slower = {**row, "what_if": 1, "step_seconds": {"low": 2.2, "middle": 2.25, "high": 2.3}}
         made = predicted.document(
             what_ifs=[{"text": "", **plan}, other], rows=[row, slower], model="resnet101", ranks_per_node=1, **changes
@@ -68,13 +70,13 @@ class JudgeTest(FolderTest):
         self.measure(self.predict())  # 1.25 s, and 1 s alone
         out, _ = self.judged(0)
         self.assertRegex(out, r"64 +1250\.0 \[1200\.0, 1300\.0\] +1250\.0 .*80\.0 \[77\.0, 83\.0\] +80\.0 +inside")
-        self.assertIn("1 of 1 lie in their band, in which 9 of 10 are expected", out)
+        self.assertIn("steps: 1 of 1 in their band; efficiencies: 1 of 1; of each, 9 of 10 are expected", out)
         self.measure(self.predict(), full=1.35)
         out, _ = self.judged(1)
         self.assertRegex(
             out, r"64 +1250\.0 .* +1350\.0 .* OUTSIDE +exposed communication \+\d+\.\d points of the predicted"
         )
-        self.assertIn("0 of 1 lie in their band", out)
+        self.assertIn("steps: 0 of 1 in their band", out)
 
     def test_an_efficiency_outside_of_its_band(self) -> None:
         self.measure(self.predict(), full=1.25, solo=0.9, none=0.92)  # 72 %, though the step is as predicted
@@ -89,6 +91,29 @@ class JudgeTest(FolderTest):
         make(self.db, *(self.session(label, facts={"engine.bucket_bytes": size}) for size in ("26214400", "1048576")))
         out, _ = self.judged(0)
         self.assertRegex(out, r"note: run \w+ on 64 ranks with --schedule static --bucket-mb 1 was not predicted")
+
+    def test_a_run_does_not_say_on_which_link_it_was(self) -> None:
+        self.measure(self.predict(hardware={"link_gbit": 100.0}), facts={"engine.bucket_bytes": "2097152"})
+        self.assertRegex(self.judged(3)[1], "is a test of")
+
+    def test_facts_of_the_predicted_run(self) -> None:
+        self.measure("unknown")
+        (run,) = (run for run in runs.load([self.db]) if run.phase == "full")
+        facts = judge.training_facts(run)
+        self.assertNotIn("engine.bucket_bytes", facts)
+        self.measure(self.predict(training=facts))
+        self.judged(0)
+        self.measure(self.predict(training={**facts, "cpu.model": "another"}))
+        self.assertIn("cpu.model: None, predicted 'another'", self.judged(4)[1])
+
+    def test_one_rank_is_judged_by_its_step(self) -> None:
+        label = self.predict(ranks_of_rows=1)
+        self.measure(label, ranks=1, full=1.25, solo=1.0)
+        self.judged(0)
+
+    def test_what_differs_may_be_the_compute(self) -> None:
+        self.measure(self.predict(), full=1.35, solo=1.2, none=1.2)
+        self.assertIn("one rank alone +16.0 points", self.judged(1)[0])
 
     def test_a_run_alone_has_no_efficiency(self) -> None:
         self.measure(self.predict(), phases=("full",))
@@ -107,10 +132,10 @@ class JudgeTest(FolderTest):
         for code, said, changes in (
             (3, "is a test of .*: measure with --label prediction=[0-9a-f]{64}", {"label": "another"}),
             (2, "began before the newest input of", {"started": "2026-01-02T03:04:05.000Z"}),
-            (4, "model 'vgg16', predicted 'resnet101'", {"model": "vgg16"}),
-            (4, "units a step 4, predicted 8", {"batch_size": 4}),
-            (4, "ranks on a node 64, predicted 16", {"ranks_per_host": 4}),
-            (4, "device 'replay', predicted 'cpu'", {"columns": {"device": "replay"}}),
+            (4, "model: 'vgg16', predicted 'resnet101'", {"model": "vgg16"}),
+            (4, "batch_size: '4', predicted '8'", {"batch_size": 4}),
+            (4, "ranks on a node: '4', predicted '1'", {"ranks_per_host": 4}),
+            (4, "device: 'replay', predicted 'cpu'", {"columns": {"device": "replay"}}),
             (3, "is a test of", {"status": "incomplete"}),
             (3, "is a test of", {"ranks": 32}),
         ):

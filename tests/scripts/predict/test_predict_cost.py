@@ -75,10 +75,29 @@ class Form(unittest.TestCase):
                 self.assertEqual(hidden_latencies("all_reduce", "doubling", World(nodes)), hidden)
                 self.assertEqual(hidden_latencies("barrier", "", World(nodes)), hidden)
                 self.assertEqual(hidden_latencies("all_reduce", "ring", World(nodes)), 0)
+        for nodes in range(2, 70):  # as messages travel: a place has what its partner has, one latency later
+            whole = 1 << (nodes.bit_length() - 1)
+            at = [int(place < nodes - whole) for place in range(whole)]
+            for distance in (1 << k for k in range(whole.bit_length() - 1)):
+                at = [max(at[place], at[place ^ distance] + 1) for place in range(whole)]
+            last = max([*at, *(at[place] + 1 for place in range(nodes - whole))])
+            count, _ = steps("all_reduce", "doubling", World(nodes))
+            self.assertEqual(count - hidden_latencies("all_reduce", "doubling", World(nodes)), last, nodes)
         curve = Curve(np.array([1024.0, 4096.0, 65536.0]), np.array([1.0, 1.5, 9.0]))
         seconds = [collective_seconds("all_reduce", "doubling", World(6), curve, size) for size in curve.bytes]
         self.assertEqual(seconds, [3.0, 4 * 1.5 - 1, 4 * 9.0 - 1])
         np.testing.assert_allclose(step_seconds("all_reduce", "doubling", World(6), seconds), curve.seconds)
+
+    def test_a_session_is_slow_at_all_sizes(self) -> None:
+        still = cells()
+        slow = [Cell(cell.world, cell.size, 1.2 * cell.samples, "slow") for cell in still]
+        cost = fit("all_reduce", "ring", [*still, *slow])
+        drawn = [cost.draw(np.random.default_rng(number)).own[World(4)].seconds for number in range(40)]
+        ratios = [seconds / drawn[0] for seconds in drawn]
+        for ratio in ratios:
+            np.testing.assert_allclose(ratio, ratio[0])
+        self.assertEqual({round(float(ratio[0]), 6) for ratio in ratios} - {1.0, 1.2, round(1 / 1.2, 6)}, set())
+        self.assertGreater(len({round(float(ratio[0]), 6) for ratio in ratios}), 1)
 
     def test_ascending_is_the_nearest(self) -> None:
         np.testing.assert_allclose(ascending([1, 3, 2, 4]), [1, 2.5, 2.5, 4])
