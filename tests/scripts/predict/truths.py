@@ -134,7 +134,8 @@ class Truth:
             self.factors[key] = math.exp(self.drift * math.log2(nodes) + self.random.normal(0, self.spread))
         at = size * share
         bump = 1 + self.bump * math.exp(-((math.log(max(at, 1.0)) - self.bump_at) ** 2) / 4)
-        return count * (self.latency + self.a_byte * at * bump) * self.factors[key]
+        hidden = cost.hidden_latencies(operation, algorithm, World(nodes)) * self.latency
+        return (count * (self.latency + self.a_byte * at * bump) - hidden) * self.factors[key]
 
     def jitters(self, count: int) -> np.ndarray:
         stalled = self.random.random(count) < self.stalls
