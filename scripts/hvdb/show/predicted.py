@@ -120,8 +120,11 @@ def _measured(prediction: Prediction, row: Row, cells: Sequence[Cell]) -> str:
     found = []
     for cell in cells:
         known = cell.configuration
-        how = (prediction.what_ifs[0].schedule, prediction.device)
-        if of_cell(cell) == _subject(prediction, row.ranks) and (known["schedule"], known["device"]) == how:
+        options = prediction.what_ifs[0].options
+        kind = options[-1] if "--allreduce-dtype" in options else "fp32"
+        how = (prediction.what_ifs[0].schedule, prediction.device, kind)
+        there = tuple(known[name] for name in ("schedule", "device", "allreduce_type"))
+        if of_cell(cell) == _subject(prediction, row.ranks) and there == how:
             marks = tables.marks(known)
             found.append(tables.efficiency_text(cell.efficiency) + (f" ({', '.join(marks)})" if marks else ""))
     return "; ".join(found) or "-"
@@ -153,7 +156,7 @@ def section(
             what_if = prediction.what_ifs[row.what_if].text or AS_IT_WAS
             bands = (_band(row.step, 1e3), _band(row.efficiency))
             rows.append((what_if, str(row.ranks), str(row.nodes), *bands, *known))
-        said = [_source(prediction)]
+        said = [_source(prediction), "What its own input sessions measured is no test of it."]
         others = [cell for cell in full if cell.model == prediction.model]
         if not shown:
             said.append(
