@@ -231,8 +231,8 @@ class Predictor:
         load = draw.load
         if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
             load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
-        if number >= 0 and self.alone[draw.session]:
-            load *= self._drawn_over_middle(draw)
+        elif number >= 0 and self.alone[draw.session]:
+            load *= self._middle_over_drawn(draw)
         lines = ["draw"]
         for operation in made.schedule.operations():
             random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
@@ -251,7 +251,7 @@ class Predictor:
         lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / made.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {made.late:.6g}"]
 
-    def _drawn_over_middle(self, draw: _Draw) -> float:
+    def _middle_over_drawn(self, draw: _Draw) -> float:
         """Returns by how much the collectives of the session's world are faster in their middle than in this draw: the
         training has measured its reductions, whatever collectives alone are drawn to take."""
         size = self.inputs.schedule.message(self.inputs.gradient_bytes)
