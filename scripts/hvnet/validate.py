@@ -126,10 +126,11 @@ def recorded_noise() -> np.ndarray:
     return np.concatenate([series / np.median(series) for _, series in sorted(samples.items())])
 
 
-def _do(command: list[str]) -> None:
+def _do(command: list[str], folder: Path | None = None) -> None:
     """Errors: HvdbError if the command fails."""
+    usual: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "cwd": folder}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+        done = subprocess.run(command, timeout=_COMMAND_SECONDS, **usual)
     except subprocess.TimeoutExpired:
         raise HvdbError(f"not done after {_COMMAND_SECONDS} s: {' '.join(command)}") from None
     if done.returncode != 0:
@@ -141,15 +142,15 @@ class Measurement:
     """What the blocks of both parts do. folder: receives the profile, both stores and the prediction."""
 
     def __init__(self, bench: Path, folder: Path) -> None:
-        self.bench = bench
+        self.bench, self.folder = bench, folder
         self.profile, self.prediction = folder / "profile.replay", folder / "prediction.json"
         self.inputs, self.held = folder / "inputs.db", folder / "held.db"
 
     def predict(self, worlds: Sequence[int], what_ifs: Sequence[str]) -> list[str]:
         """Writes the prediction. Returns the label of runs that are a test of it. Errors: HvdbError."""
-        command = [sys.executable, "-B", "-m", "hvdb", "predict", str(self.inputs), "--profile", str(self.profile)]
-        command += ["--ranks", ",".join(map(str, worlds)), "--json", str(self.prediction), "--program", str(self.bench)]
-        _do([*command, *(f"--what-if={options}" for options in what_ifs)])
+        command = [sys.executable, "-B", "-m", "hvdb", "predict", self.inputs.name, "--profile", self.profile.name]
+        command += ["--ranks", ",".join(map(str, worlds)), "--json", self.prediction.name, "--program", str(self.bench)]
+        _do([*command, *(f"--what-if={options}" for options in what_ifs)], self.folder)
         return ["--label", f"prediction={predictions.read(self.prediction).sha256}"]
 
     def judged(self, block: int, link: Link, cells: int) -> list[dict[str, Any]]:
@@ -258,13 +259,13 @@ class ComputeMeasurement(Measurement):
         launch = ["mpirun", "-n", "2", str(self.bench)]
         training = [*launch, "--model", self.model, *_COMPUTED_OPTIONS, "--efficiency", "--quiet"]
         operations = "all_reduce,reduce_scatter,all_gather"
-        usual = ["--place", "in", "--no-bound", "-b", "1K", "-f", "4", "--max-time", "2", "--db", str(self.inputs)]
-        _do([*launch, "coll", "--collective", operations, "-e", "1G", *usual])
+        usual = ["--place", "in", "--no-bound", "-b", "1K", "-f", "4", "--max-time", "1", "--db", str(self.inputs)]
+        _do([*launch, "coll", "--collective", operations, "-e", "128M", *usual])
         _do([*launch, "coll", "--collective", "barrier", "--db", str(self.inputs)])
-        _do([*training, "--num-iters", "24", "--record-replay", str(self.profile), "--db", str(self.inputs)])
+        _do([*training, "--num-iters", "20", "--record-replay", str(self.profile), "--db", str(self.inputs)])
         label = self.predict([2], _COMPUTED_SCHEDULES)
         for options in _COMPUTED_SCHEDULES:
-            _do([*training, "--num-iters", "16", *options.split(), "--db", str(self.held), *label])
+            _do([*training, "--num-iters", "12", *options.split(), "--db", str(self.held), *label])
         return self.judged(self.number, Link(0.0, 0.0), len(_COMPUTED_SCHEDULES))
 
 
