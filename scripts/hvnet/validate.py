@@ -48,7 +48,7 @@ BLOCKS = len(RATES) * len(LATENCIES) * len(SHARES)
 CALIBRATED, BEYOND = (2, 3, 4), (6, 8)
 GRADIENTS = 48  # of the replayed step; those of the recorded one are merged
 COMPUTED = ("resnet50", "vgg16", "inception3")
-_COMPUTED_OPTIONS = ("--image-size", "160", "--batch-size", "2", "--threads", "1")
+_COMPUTED_OPTIONS = ("--image-size", "160", "--batch-size", "2", "--threads", "1", "--learning-rate", "0.0002")
 _COMPUTED_SCHEDULES = ("--bucket-mb 4", "--bucket-mb 1024", "--schedule sharded", "--schedule negotiated")
 _COMMAND_SECONDS = 900
 
