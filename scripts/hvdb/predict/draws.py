@@ -28,7 +28,7 @@ from hvdb.predict.fabric import BARRIER
 from hvdb.predict.inputs import BLOCK, MAX_NODES, MAX_STEPS, SLOT_ELEMENTS, Inputs, Training
 from hvdb.predict.labels import Label
 from hvdb.predict.link import LinkCost, quality
-from hvdb.predict.remarks import ALONE_SPREAD, EFFICIENCY_SPREAD
+from hvdb.predict.remarks import ALONE_SPREAD, EFFICIENCY_SPREAD, Calibration
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
 from hvdb.read.predictions import Band
@@ -117,15 +117,12 @@ class Predictor:
         self.inputs, self.program, self.seed, self.draws = inputs, program, seed, draws
         self._middle, self._together = inputs.middle(), inputs.together()
         self._drawn: dict[tuple[int, int], Any] = {}  # (id of a cost, draw or -1): the cost in this draw
-        worlds = {session.world for session in inputs.sessions}
-        by_world = {world: self._expected_reductions(world) for world in worlds}
-        # Of each session: what its reductions would take alone, and by how much its step was missed; None if unknown.
-        self.alone = [by_world[session.world] for session in inputs.sessions]
-        known = [s.figures().reduce / e for s, e in zip(inputs.sessions, self.alone, strict=True) if e]
-        self.load = float(np.median(known)) if known else 1.0
-        pairs = zip(inputs.sessions, self.alone, strict=True)
-        self.missed = [self._missed_by(session, expected) if expected else None for session, expected in pairs]
-        self.spreads = self._spread()
+        by_world = {world: self._expected_reductions(world) for world in {s.world for s in inputs.sessions}}
+        alone = [by_world[session.world] for session in inputs.sessions]
+        pairs = list(zip(inputs.sessions, alone, strict=True))
+        known = [session.figures().reduce / expected for session, expected in pairs if expected]
+        missed = [self._missed_by(session, expected) if expected else None for session, expected in pairs]
+        self.calibration = Calibration(alone, missed, float(np.median(known)) if known else 1.0, self._spread())
 
     def _spread(self) -> tuple[float, float]:
         """Returns standard deviations between sessions: of the logarithms of the time of one rank, and of the
@@ -164,7 +161,11 @@ class Predictor:
             without = self._row(variants[0].inputs, worlds[-1], frozenset([group]))
             narrower[group] = variants[0].rows[-1].efficiency.width - without.efficiency.width
             step(done := done + 1, work)
-        return Prediction(list(variants), narrower, *remarks.labels(self, variants, worlds))
+        return Prediction(
+            list(variants),
+            narrower,
+            *remarks.labels([variant.inputs for variant in variants], worlds, self.calibration),
+        )
 
     def _require(self, made: Inputs, world: World) -> None:
         fabric = made.fabric
@@ -187,7 +188,7 @@ class Predictor:
     def _draw(self, number: int, fixed: AbstractSet[str]) -> _Draw:
         """Returns the figures of a session that is drawn, each group from blocks of its own."""
         chosen = int(self._stream(number, "session").integers(len(self.inputs.sessions)))
-        session, expected = self.inputs.sessions[chosen], self.alone[chosen]
+        session, expected = self.inputs.sessions[chosen], self.calibration.alone[chosen]
         compute = overlap = self._middle
         if "compute" not in fixed:
             compute = session.figures(self._stream(number, "compute"))
@@ -198,11 +199,11 @@ class Predictor:
             number,
             chosen,
             session.world,
-            self.missed[chosen],
+            self.calibration.missed[chosen],
             compute=compute.compute,
             alone=compute.alone,
             slowdown=overlap.slowdown,
-            load=self.load if "overlap" in fixed or not expected else overlap.reduce / expected,
+            load=self.calibration.load if "overlap" in fixed or not expected else overlap.reduce / expected,
             slowdown_scales=bool("overlap" not in fixed and expected and forms[0] < 0.5),
             common_steps=bool(forms[1] < self._together),
         )
@@ -231,7 +232,7 @@ class Predictor:
         load = draw.load
         if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
             load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
-        elif number >= 0 and self.alone[draw.session]:
+        elif number >= 0 and self.calibration.alone[draw.session]:
             load *= self._middle_over_drawn(draw)
         lines = ["draw"]
         for operation in made.schedule.operations():
@@ -340,7 +341,7 @@ class Predictor:
         its session, which may be nothing or twice as much elsewhere, and what another session would measure."""
         random = self._stream(0, "beyond the model")
         places = (np.arange(self.draws) + 0.5) / self.draws  # evenly, so that the middle does not depend on chance
-        known = [missed for missed in self.missed if missed] or [1.0]
+        known = [missed for missed in self.calibration.missed if missed] or [1.0]
         unknown = random.choice(known, self.draws)
         missed = np.array([draw.missed or other for draw, other in zip(draws, unknown, strict=True)])
         there = np.array([draw.missed is not None and draw.measured == world for draw in draws])
@@ -349,7 +350,7 @@ class Predictor:
         # From the mean of n sessions another one differs by 1 + 1 / n variances. Drawing one of n shows 1 - 1 / n.
         apart = math.sqrt(2 / len(self.inputs.sessions))
         normal = apart * np.array(list(map(statistics.NormalDist().inv_cdf, places)))
-        of_alone, of_efficiency = self.spreads
+        of_alone, of_efficiency = self.calibration.spreads
         alone = np.exp(of_alone * random.permutation(normal))
         return step * alone * np.exp(of_efficiency * random.permutation(normal)), alone
 
@@ -367,4 +368,4 @@ class Predictor:
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
         step, alone, steps = step * of_step, alone * of_alone, self._steps(made, world, self.draws)
-        return Row(world, band(step), band(alone / step), parts, steps, remarks.notes(self, made, world))
+        return Row(world, band(step), band(alone / step), parts, steps, remarks.notes(made, world))

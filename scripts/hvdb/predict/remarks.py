@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from hvdb.predict.labels import ASSUMED, MEASURED, Label
 from hvdb.predict.link import DeclaredCost, senders
 from hvdb.predict.schedule import NEGOTIATED
 
-if TYPE_CHECKING:
-    from hvdb.predict.draws import Predictor, Variant
-
 MAX_MISSED = 0.1  # a larger logarithm gets a note
 MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
 # Standard deviations of the logarithm over 20 sessions of one machine (results/recorded/2026-11-23-2cores/coverage.db):
@@ -25,11 +22,24 @@ MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
 ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What the sessions tell about the model. Of each session: alone, what its reductions would take alone (seconds),
+    and missed, its measured step over the simulated one; None if unknown. load: median over sessions of the time of
+    reductions beside compute over that alone. spreads: standard deviations between sessions, of the logarithms of the
+    time of one rank and of the efficiency."""
+
+    alone: Sequence[float | None]
+    missed: Sequence[float | None]
+    load: float
+    spreads: tuple[float, float]
+
+
 def _sessions(count: int) -> str:
     return f"{count} session{'s' * (count > 1)}"
 
 
-def notes(predictor: Predictor, made: Inputs, world: World) -> tuple[str, ...]:
+def notes(made: Inputs, world: World) -> tuple[str, ...]:
     """Returns a line for each value of this world that lies outside of what was measured."""
     said = []
     fabric, total, plan = made.fabric, made.gradient_bytes, made.schedule
@@ -61,16 +71,17 @@ def notes(predictor: Predictor, made: Inputs, world: World) -> tuple[str, ...]:
     return tuple(said)
 
 
-def labels(predictor: Predictor, variants: Sequence[Variant], worlds: Sequence[World]) -> tuple[list[Label], list[str]]:
-    """Returns where the inputs of all variants come from, and notes on what is strange about them."""
-    made = list(predictor.inputs.labels)
+def labels(
+    variants: Sequence[Inputs], worlds: Sequence[World], calibration: Calibration
+) -> tuple[list[Label], list[str]]:
+    """Returns where the inputs of all variants come from, the first as the run was, and notes on what is strange."""
+    made = list(variants[0].labels)
 
     def add(others: Sequence[Label]) -> None:
         made.extend(label for label in dict.fromkeys(others) if label not in made)
 
     largest = max(worlds)
-    for variant in variants:
-        inputs = variant.inputs
+    for inputs in variants:
         add(inputs.labels)
         add(inputs.fabric.labels({*inputs.schedule.operations(), BARRIER}))
         add(inputs.fabric.change_labels())
@@ -81,31 +92,31 @@ def labels(predictor: Predictor, variants: Sequence[Variant], worlds: Sequence[W
                 spread = fitted.spread
                 source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
                 add([Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4))])
-    add(_of_sessions(predictor, variants, worlds))
-    return made, _strange(predictor)
+    add(_of_sessions(variants, worlds, calibration))
+    return made, _strange(calibration)
 
 
-def _of_sessions(predictor: Predictor, variants: Sequence[Variant], worlds: Sequence[World]) -> list[Label]:
-    inputs = predictor.inputs
+def _of_sessions(variants: Sequence[Inputs], worlds: Sequence[World], calibration: Calibration) -> list[Label]:
+    inputs = variants[0]
     made = []
-    known = sum(1 for seconds in predictor.alone if seconds)
+    known = sum(1 for seconds in calibration.alone if seconds)
     if known:
         operation = inputs.schedule.operations()[0]
         described = any(
             isinstance(inputs.fabric.present(operation, algorithm, session.world), DeclaredCost)
-            for session, seconds in zip(inputs.sessions, predictor.alone, strict=True)
+            for session, seconds in zip(inputs.sessions, calibration.alone, strict=True)
             if seconds and (algorithm := inputs.fabric.algorithm(operation, inputs.gradient_bytes, session.world))
         )
         than = "what the described link promises" if described else "the same collectives alone"
-        made.append(Label("reductions beside compute", MEASURED, f"{_sessions(known)}, over {than}", predictor.load))
-        missed = float(np.median([missed for missed in predictor.missed if missed]))
+        made.append(Label("reductions beside compute", MEASURED, f"{_sessions(known)}, over {than}", calibration.load))
+        missed = float(np.median([missed for missed in calibration.missed if missed]))
         source = f"{_sessions(known)}; on other worlds and for what-ifs nothing of it, or twice it"
         made.append(Label("measured step over the simulated one", MEASURED, source, missed))
     else:
         source = "as fast as alone: no collectives were measured on the ranks of the session"
         made.append(Label("reductions beside compute", ASSUMED, source, 1.0))
-    assumed = predictor.spreads == (ALONE_SPREAD, EFFICIENCY_SPREAD)
-    of_alone, of_efficiency = (f"{100 * spread:.2g}" for spread in predictor.spreads)
+    assumed = calibration.spreads == (ALONE_SPREAD, EFFICIENCY_SPREAD)
+    of_alone, of_efficiency = (f"{100 * spread:.2g}" for spread in calibration.spreads)
     source = f"{of_alone} % of the step of one rank, {of_efficiency} % of the efficiency"
     made.append(Label("spread between sessions", ASSUMED if assumed else MEASURED, source))
     others = {world for world in worlds if world.ranks > 1} - {session.world for session in inputs.sessions}
@@ -119,16 +130,16 @@ def _of_sessions(predictor: Predictor, variants: Sequence[Variant], worlds: Sequ
     return made
 
 
-def _strange(predictor: Predictor) -> list[str]:
+def _strange(calibration: Calibration) -> list[str]:
     said = []
-    if any(abs(math.log(missed)) > MAX_MISSED for missed in predictor.missed if missed):
+    if any(abs(math.log(missed)) > MAX_MISSED for missed in calibration.missed if missed):
         said.append(
             "a measured step is far from the simulation of its own figures: something that is not simulated takes much "
             "of it, so do not trust this prediction"
         )
-    if not 1 / MAX_LOAD <= predictor.load <= MAX_LOAD:
+    if not 1 / MAX_LOAD <= calibration.load <= MAX_LOAD:
         said.append(
-            f"reductions took {predictor.load:.2g} times as long in the training as hvd_bench coll promises: were both "
-            "measured on the same machine, as busy as before?"
+            f"reductions took {calibration.load:.2g} times as long in the training as hvd_bench coll promises: were "
+            "both measured on the same machine, as busy as before?"
         )
     return said
