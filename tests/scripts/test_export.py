@@ -35,8 +35,8 @@ class PrometheusTest(FolderTest):
         super().setUp()
         self.file = self.folder / "runs.prom"
 
-    def exported(self) -> dict[str, Samples]:
-        self.assertEqual(call("export", self.db, "--prometheus", self.file, code=0)[1:], ("", ""))
+    def exported(self, *others: Path) -> dict[str, Samples]:
+        self.assertEqual(call("export", self.db, *others, "--prometheus", self.file, code=0)[1:], ("", ""))
         return prometheus_text.parse(self.file.read_text(encoding="utf-8"))
 
     def test_the_newest_run_of_each_cell(self) -> None:
@@ -90,6 +90,9 @@ class PrometheusTest(FolderTest):
         _, _, said = call("export", self.db, "--prometheus", self.file, code=2)
         self.assertRegex(said, r"^\S+: nothing to show: no complete, untraced, measured run outside of gates\n$")
         self.assertFalse(self.file.exists())
+        left_out, self.db = self.db, self.folder / "older.db"
+        make(self.db, SessionSpec(started="2025", full=1.3), seed=2)
+        self.assertEqual(self.exported(left_out), self.exported())
 
     def test_a_strangers_texts(self) -> None:
         make(self.db, *(SessionSpec(started=f"2026-0{month}") for month in (1, 2, 3)))
