@@ -126,10 +126,15 @@ class PrometheusTest(FolderTest):
                 {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}, metrics[name]
             )
 
-    def test_names_follow_the_rules(self) -> None:
+    def test_names_follow_the_rules_and_are_those_that_are_documented(self) -> None:
         make(self.db, SessionSpec())
-        for name in self.exported():
+        metrics = self.exported()
+        for name in metrics:
             self.assertRegex(name, r"^hvd_bench_[a-z_]+_(seconds|ratio|per_second)$")
+        page = (REPOSITORY / "docs" / "export.md").read_text(encoding="utf-8")
+        self.assertEqual(set(re.findall("`(hvd_bench_[a-z_]+)`", page)), set(metrics))
+        labels = page.partition("The labels ")[2].partition(" name the cell")[0]
+        self.assertEqual(re.findall("`([a-z_]+)`", labels), list(export.LABELS))
 
     def test_the_strict_parser_is_strict(self) -> None:
         good = '# HELP a b\n# TYPE a gauge\na{b="c"} 1.5e-05\na{b="\\\\\\"\\n"} 2\n'
