@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fuzzed_stores
-import prometheus_text
+from export import prometheus_text
 from html_check import Page
 from limits import HANG, slowness
 

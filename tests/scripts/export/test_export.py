@@ -131,7 +131,7 @@ class PrometheusTest(FolderTest):
         metrics = self.exported()
         for name in metrics:
             self.assertRegex(name, r"^hvd_bench_[a-z_]+_(seconds|ratio|per_second)$")
-        page = (REPOSITORY / "docs" / "export.md").read_text(encoding="utf-8")
+        page = (REPOSITORY / "docs/export.md").read_text(encoding="utf-8")
         self.assertEqual(set(re.findall("`(hvd_bench_[a-z_]+)`", page)), set(metrics))
         labels = page.partition("The labels ")[2].partition(" name the cell")[0]
         self.assertEqual(re.findall("`([a-z_]+)`", labels), list(export.LABELS))
@@ -199,7 +199,7 @@ class JsonLinesTest(FolderTest):
         self.assertEqual((line["model"], line["checks"]), (HOSTILE, HOSTILE))
 
     def test_the_keys_are_those_that_are_documented(self) -> None:
-        page = (REPOSITORY / "docs" / "compatibility.md").read_text(encoding="utf-8")
+        page = (REPOSITORY / "docs/compatibility.md").read_text(encoding="utf-8")
         table = page.partition("## Lines of JSON")[2].partition("## ")[0]
         rows = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
         documented = [key for row in rows for key in re.findall("`([a-z_]+)`", row[1])]
