@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import resource
 import sqlite3
 import subprocess
 import tempfile
 import time
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from limits import HANG
@@ -61,6 +62,17 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, f"not within {HANG} s"
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Inside this context no file can grow beyond `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def executable(path: Path, text: str) -> Path:

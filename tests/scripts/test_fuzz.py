@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fuzzed_stores
+from export import prometheus_text
 from html_check import Page
 from limits import HANG, slowness
 
 from harness import SCRIPTS, SharedFolderTest, call
 
+from hvdb.base import strict_json
 from hvdb.base.errors import StoreError
 from hvdb.read import runs
 from hvdb.show import figure
@@ -104,7 +106,9 @@ class Fuzz(SharedFolderTest):
         """Runs every reader on self.db. Errors: Finding."""
         before, content = self.files(), self.db.read_bytes()
         merged = self.out / "merged.db"
-        merged.unlink(missing_ok=True)
+        exported = self.out / "runs.prom", self.out / "runs.jsonl"
+        for file in (merged, *exported):
+            file.unlink(missing_ok=True)
         commands = [
             ("efficiency", self.db),
             ("efficiency", self.db, "--json", "--incomplete", "--mix-fingerprints"),
@@ -115,6 +119,7 @@ class Fuzz(SharedFolderTest):
             ("history", self.db, "--metric", "efficiency", "--json", self.out / "history.json"),
             ("rerun", self.run_id[:8], self.db),
             ("reproduce", "horovod-512", "--db", self.db, "--device", "cpu"),
+            ("export", self.db, "--prometheus", exported[0], "--jsonl", exported[1]),
         ]
         page = self.out / "page.html"
         page.unlink(missing_ok=True)
@@ -131,6 +136,10 @@ class Fuzz(SharedFolderTest):
             codes[words[0]] = code, err
         if page.exists() and (faults := Page(page.read_text(encoding="utf-8")).faults()):
             raise Finding(f"in the HTML report: {faults[:5]}")
+        if codes["export"][0] == 0:
+            for line in exported[1].read_text(encoding="ascii").splitlines():
+                strict_json.load(line, len(line))
+            prometheus_text.parse(exported[0].read_text(encoding="utf-8"))
         if codes["merge"][0] == 0:
             try:
                 runs.load([merged])

@@ -25,7 +25,7 @@ import jsonschema
 import numpy as np
 from limits import HANG
 
-from harness import SCRIPTS, FolderTest, eventually, executable, execute
+from harness import SCRIPTS, FolderTest, alter, eventually, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, add_session, make
 
 from hvdb.base.errors import HvdbError
@@ -85,6 +85,28 @@ class GateCase(FolderTest):
         return self.run_it("gate", "--db", self.db, *arguments, code=code, **environment)
 
 
+def annotations(output: str) -> list[tuple[str, str, str]]:
+    """Returns (command, title, message) of the lines that GitHub's runner takes for workflow commands.
+
+    Source: ActionCommand.cs and ActionCommandManager.cs of github.com/actions/runner.
+    """
+    found, token = [], None
+    for line in map(str.strip, output.splitlines()):
+        if token is not None:
+            token = None if line == f"::{token}::" else token
+        elif line.startswith("::stop-commands::"):
+            token = line.removeprefix("::stop-commands::")
+        elif command := re.match(r"::(\S+?)(?: title=([^,:]*))?::(.*)", line):
+            words = [command[1], command[2] or "", command[3]]
+            for character in "\r\n:,%":
+                words[1] = words[1].replace(f"%{ord(character):02X}", character)
+            for character in "\r\n%":
+                words[2] = words[2].replace(f"%{ord(character):02X}", character)
+            found.append(tuple(words))
+    assert token is None, "workflow commands stay stopped"
+    return found
+
+
 class GateTest(GateCase):
     def test_a_slower_side_is_a_regression_and_every_file_says_so(self) -> None:
         files = [self.folder / name for name in ("v.json", "v.xml", "comment")]
@@ -140,6 +162,15 @@ class GateTest(GateCase):
         done = self.gate("--b", "SLOW=1.05", "--json", "v.json", code=1)
         self.assertRegex(done.stdout, f"left out: 1 of 7 pairs: not complete: .*side {second} 1.*; measured twice: ")
         self.assertIn("1 of 7 pairs", json.loads((self.folder / "v.json").read_text())["cells"][0]["left_out"][0])
+
+    def test_annotations_for_github(self) -> None:
+        done = self.gate("--b", "--learning-rate=1.05", "--github", code=1)
+        ((command, title, message),) = annotations(done.stdout)
+        self.assertEqual((command, title), ("error", "gate: REGRESSION: cell-1"))
+        self.assertRegex(
+            message, r"^A images/s [\d.]+; .*; slowdown of B % \[95 %\] \+[45]\.\d\d .*; verdict REGRESSION$"
+        )
+        self.assertNotIn("::", self.run_it("compare", self.db, code=1).stdout)
 
     def test_a_reader_that_left_does_not_change_the_verdict(self) -> None:
         self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1)
@@ -407,6 +438,28 @@ class CompareTest(GateCase):
         jsonschema.validate(document, SCHEMA)
         self.assertEqual((document["exit_code"], len(document["missing"])), (3, 1))
         self.assertEqual(ElementTree.parse(self.folder / "v.xml").getroot().get("errors"), "1")
+
+    def test_annotations_of_cells_that_are_no_regression(self) -> None:
+        """The names of the cells begin like a workflow command, and hold characters that GitHub decodes."""
+        a, b = self.folder / "a.db", self.folder / "b.db"
+        rng = np.random.default_rng(8)
+        for path, threads, seed in ((a, (1, 2, 3), 1), (b, (1, 2), 2)):
+            spreads = [(n, 0.2 if n == 2 else 0.001, noise) for n in threads for noise in rng.standard_normal(8)]
+            specs = [SessionSpec(full=1.25 * math.exp(s * noise), columns={"threads": n}) for n, s, noise in spreads]
+            make(path, *specs, seed=seed)
+            alter(path, "UPDATE run SET model = ?", values=["::error title=x::100%25,\n::warning::\x1b"])
+        done = self.run_it("compare", a, b, "--github", code=3)
+        found = annotations(done.stdout)
+        name = "::error title=x::100%25,\\n::warning::\\x1b, batch 8, 224 px, fp32, static, ranks 2, nodes 1, threads"
+        self.assertEqual(
+            [(command, title) for command, title, _ in found],
+            [
+                ("notice", f"compare: PASS: {name} 1"),
+                ("warning", f"compare: INCONCLUSIVE: {name} 2"),
+                ("warning", "compare: INCONCLUSIVE: measured on one side only"),
+            ],
+        )
+        self.assertEqual(found[2][2], f"{name} 3: side B has no runs of it")
 
     def test_the_two_sides_are_two(self) -> None:
         a, _ = self.stores(5, 1.0)

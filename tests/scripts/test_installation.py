@@ -229,6 +229,12 @@ class CommandTest(unittest.TestCase):
         self.assertIn("<svg ", (folder / "page.html").read_text(encoding="utf-8"))
 
     @in_both
+    def test_export(self, hvdb: Path, folder: Path) -> None:
+        HERE.run(hvdb, "export", HERE.store, "--prometheus", folder / "a.prom", "--jsonl", folder / "a.jsonl")
+        self.assertIn('\nhvd_bench_step_seconds{model="resnet50",ranks="2",', (folder / "a.prom").read_text())
+        self.assertEqual(len((folder / "a.jsonl").read_text().splitlines()), 4)
+
+    @in_both
     def test_rerun(self, hvdb: Path, folder: Path) -> None:
         run = json.loads(HERE.run(hvdb, "efficiency", HERE.store, "--json").stdout)["cells"][1]["run_ids"][0]
         done = HERE.run(hvdb, "rerun", run, HERE.store, "--execute", "--db", folder / "again.db").stdout

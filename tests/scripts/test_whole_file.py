@@ -7,28 +7,15 @@ import contextlib
 import errno
 import io
 import os
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from harness import FolderTest
+from harness import FolderTest, full_disk
 from synthetic_store import SessionSpec, make
 
 from hvdb.base import whole_file
 from hvdb.cli import main
 from hvdb.show import plot_scaling  # noqa: F401  (loads matplotlib and its fonts before the disk is full)
-
-
-@contextlib.contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """Inside this context no file can grow beyond `size` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class WholeFile(FolderTest):

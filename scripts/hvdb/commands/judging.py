@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them for a merge request's comment")
+    parser.add_argument("--github", action="store_true", help="print annotations for GitHub Actions (docs/gate.md)")
 
 
 def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> Thresholds:
@@ -69,7 +71,7 @@ def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> Non
         if os.path.realpath(file) in taken:
             raise HvdbError(f"{file}: is named twice; give each file a name of its own")
         if file.is_dir() or is_database(file):
-            kind = "a folder" if file.is_dir() else "a database, which the verdicts would replace"
+            kind = "a folder" if file.is_dir() else "a database, which would be replaced"
             raise HvdbError(f"{file}: is {kind}; name another file")
         if not os.access(file.parent, os.W_OK):
             raise HvdbError(f"{file}: there is no folder {file.parent} to write to; make it, or name another file")
@@ -93,7 +95,8 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
     ):
         if file:
             whole_file.write_text(file, text(report))
-    for line in verdict_report.text(report).splitlines():
+    text = verdict_report.github(report, secrets.token_hex(16)) if arguments.github else verdict_report.text(report)
+    for line in text.splitlines():
         edge.tell(report.title, line)
     return report.exit_code
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": "step time and efficiency on ranks that were not measured, with a band",
     "merge": "several stores, and what killed jobs left, into one",
     "report": "stores as one HTML file, or as a Markdown page",
+    "export": "the newest runs for Prometheus, all runs as lines of JSON for a log",
     "rerun": "how a stored run was made; the same run again, compared",
     "reproduce": "a published claim, held against what was measured",
     "campaign": "scaling studies on Slurm, LSF or one machine, resumed until done",

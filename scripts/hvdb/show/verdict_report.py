@@ -1,4 +1,4 @@
-"""Renders the verdicts of a gate or a comparison as a table, Markdown, JSON and JUnit XML.
+"""Renders the verdicts of a gate or a comparison as a table, Markdown, JSON, JUnit XML and annotations of GitHub.
 
 Figures are images per second of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios
 (0.03 for 3 %) in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
@@ -161,6 +161,36 @@ def text(report: Report) -> str:
     return "\n".join([tables.text_table(HEADER, rows(report.outcomes)), *map(printable.terminal, lines)])
 
 
+# Verdict -> the workflow command of GitHub Actions that shows it as an annotation.
+_ANNOTATIONS = {Verdict.REGRESSION: "error", Verdict.INCONCLUSIVE: "warning", Verdict.PASS: "notice"}
+
+
+def github(report: Report, token: str) -> str:
+    """Returns text() and an annotation of GitHub Actions for each cell. token: a random word.
+
+    GitHub takes every line that begins with "::" for a command. Between ::stop-commands::token and ::token:: it does
+    not, so names in text() are not commands.
+    Source: docs.github.com/actions/reference/workflows-and-actions/workflow-commands; the runner's ActionCommand.cs.
+    """
+    annotated = [
+        (outcome.judgement.verdict, outcome.cell.name, _figures(row))
+        for outcome, row in zip(report.outcomes, rows(report.outcomes), strict=True)
+    ]
+    annotated += [(Verdict.INCONCLUSIVE, "measured on one side only", line) for line in report.missing]
+    lines = [_annotation(_ANNOTATIONS[v], f"{report.title}: {v.value}: {what}", line) for v, what, line in annotated]
+    return "\n".join([f"::stop-commands::{token}", text(report), f"::{token}::", *lines])
+
+
+def _annotation(command: str, title: str, message: str) -> str:
+    title, message = (printable.terminal(words).replace("%", "%25") for words in (title, message))
+    return f"::{command} title={title.replace(':', '%3A').replace(',', '%2C')}::{message}"
+
+
+def _figures(row: Sequence[str]) -> str:
+    """Returns the figures of a row of rows() as one line: their titles and values."""
+    return printable.terminal("; ".join(f"{name} {value}" for name, value in zip(HEADER[1:], row[1:], strict=True)))
+
+
 def markdown(report: Report) -> str:
     """Returns the report in Markdown, for a comment on a merge request. Text from stores is shown unchanged."""
     lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
@@ -236,8 +266,7 @@ def junit(report: Report) -> str:
         ElementTree.SubElement(case, "error", message=printable.terminal(line))
     for outcome, row in zip(report.outcomes, rows(report.outcomes), strict=True):
         case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(outcome.cell.name))
-        figures = zip(HEADER[1:], row[1:], strict=True)
-        message = printable.terminal("; ".join(f"{name} {value}" for name, value in figures))
+        message = _figures(row)
         if outcome.judgement.verdict is Verdict.REGRESSION:
             ElementTree.SubElement(case, "failure", message=message)
         elif outcome.judgement.verdict is Verdict.INCONCLUSIVE:
