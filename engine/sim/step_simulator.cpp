@@ -178,7 +178,7 @@ void StepSimulator::run_batch(const Batch& batch) {
   copy_ += copy;
   reduce_ += reduce;
   stream_free_ = end;
-  if (world_.reducer != Reducer::kStream) engine_free_ = end;
+  if (!on_stream) engine_free_ = end;
   ++result_.batches;
 }
 

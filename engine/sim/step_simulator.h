@@ -103,7 +103,7 @@ class StepSimulator {
   std::uint64_t steps_ = 0, collectives_ = 0;
 
   double engine_free_ = 0;  // when the engine's thread is free
-  double stream_free_ = 0;  // Reducer::kStream, kAwaitedStream: when the last reduction on the stream ends
+  double stream_free_ = 0;  // Reducer::kStream: when the last reduction on the stream ends
   core::CycleResult last_cycle_;
   double reduce_ = 0, copy_ = 0;
   StepResult result_;

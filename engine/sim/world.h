@@ -33,9 +33,8 @@ struct StepProfile {
 
 /// Where reductions run.
 enum class Reducer : std::uint8_t {
-  kEngineThread,   ///< CPU: on the engine's thread, which starts no other work meanwhile
-  kStream,         ///< GPU: on a stream; the engine's thread enqueues them and goes on
-  kAwaitedStream,  ///< GPU: on a stream, whose end the engine's thread awaits, as in Horovod in 2017
+  kEngineThread,  ///< CPU: on the engine's thread, which starts no other work meanwhile
+  kStream,        ///< GPU: on a stream; the engine's thread enqueues them and goes on
 };
 
 /// When a rank enters the next negotiation cycle.

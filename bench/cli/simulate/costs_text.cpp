@@ -23,7 +23,7 @@ constexpr std::size_t kMaxSteps = 10'000, kMaxRanks = 1 << 16, kMaxDraws = 1 << 
 constexpr std::size_t kMaxLines = 1 << 19, kMaxNumbers = 1 << 22;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // of one collective
 constexpr std::size_t kMaxAlign = 4096;
-constexpr std::array kReducers{sim::Reducer::kEngineThread, sim::Reducer::kStream, sim::Reducer::kAwaitedStream};
+constexpr std::array kReducers{sim::Reducer::kEngineThread, sim::Reducer::kStream};
 constexpr std::array kPacings{sim::Pacing::kOnDemand, sim::Pacing::kTick};
 
 class CostsParser {
@@ -38,7 +38,7 @@ class CostsParser {
     line("seed", [this] { costs_.seed = whole(0, std::numeric_limits<std::uint64_t>::max()); });
     line("steps", [this] { costs_.steps = whole(1, kMaxSteps); });
     line("block", [this] { costs_.noise.block_steps = whole(1, kMaxSteps); });
-    line("device", [this] { costs_.reducer = choice({"host", "stream", "awaited"}, kReducers); });
+    line("device", [this] { costs_.reducer = choice({"host", "stream"}, kReducers); });
     line("pacing", [this] { costs_.pacing = choice({"demand", "tick"}, kPacings); });
     if (at("align")) line("align", [this] { costs_.align = whole(1, kMaxAlign); });
     while (take("node")) node();

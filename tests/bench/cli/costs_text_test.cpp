@@ -17,7 +17,7 @@ const char* const kText =
     "seed 18446744073709551615\n"
     "steps 20\n"
     "block 10\n"
-    "device awaited\n"
+    "device stream\n"
     "pacing tick\n"
     "align 32\n"
     "node\n"
@@ -71,7 +71,7 @@ TEST(CostsText, SaysEverything) {
   EXPECT_EQ(costs.seed, 18446744073709551615U);
   EXPECT_EQ(costs.steps, 20U);
   EXPECT_EQ(costs.align, 32U);
-  EXPECT_EQ(costs.reducer, sim::Reducer::kAwaitedStream);
+  EXPECT_EQ(costs.reducer, sim::Reducer::kStream);
   EXPECT_EQ(costs.pacing, sim::Pacing::kTick);
   EXPECT_EQ(costs.noise.block_steps, 10U);
   EXPECT_EQ(costs.noise.nodes, (std::vector<sim::NodeFactors>{{{1.0, 1.02}, {0.99, 1}}}));
@@ -129,7 +129,7 @@ TEST(CostsText, ErrorsSayWhatIsPossible) {
   const Case cases[] = {
       {1, "hvd-costs 2", "the first line must be 'hvd-costs 1'"},
       {3, "steps 0", "'0' is not a whole number from 1 to 10000"},
-      {5, "device gpu", "'gpu' is none of host, stream, awaited"},
+      {5, "device gpu", "'gpu' is none of host, stream"},
       {10, "rank 1 1 1", "3 factors, and the node's first rank has 2"},
       {11, "world 64 3", "a node of this world has 3 ranks, and a recorded node has 2"},
       {14, "all_reduce 4096 1e-3", "'4096' is not a whole number from 4097"},
