@@ -172,7 +172,7 @@ class Measurement:
                 "latency_us": link.latency_seconds * 1e6,
                 "predicted": asdict(row.step),
                 "measured": {"step_seconds": one.step, "low": low, "high": high},
-                "trivial": {"as in the session": session["full"]},
+                "trivial": self.trivial(row.ranks, session),
             }
             if one.efficiency is not None:
                 entry["efficiency"] = {"predicted": asdict(row.efficiency), "measured": one.efficiency}
@@ -182,6 +182,10 @@ class Measurement:
     def kind_of(self, ranks: int) -> str:
         return "compute"
 
+    def trivial(self, ranks: int, session: dict[str, float]) -> dict[str, float]:
+        """Returns what predictors say that need no simulation, in seconds of a step. session: phase -> its step."""
+        return {"as in the session": session["full"]}
+
 
 class NetworkMeasurement(Measurement):
     """Measures one block on shaped networks. scratch: for files of the namespaces."""
@@ -189,11 +193,13 @@ class NetworkMeasurement(Measurement):
     def __init__(self, block: Block, bench: Path, scratch: Path, folder: Path) -> None:
         super().__init__(bench, folder)
         self.block, self.scratch = block, scratch
+        self.latency = 0.0  # of the idle link, in seconds
 
     def run(self) -> list[dict[str, Any]]:
         recorded = (_PROFILES / f"{self.block.profile}-fp16.txt").read_text(encoding="utf-8")
         self.profile.write_text(replay_text(recorded, self.block, recorded_noise()), encoding="utf-8")
-        latency = [self._calibrate(nodes) for nodes in CALIBRATED][-1]
+        for nodes in CALIBRATED:
+            self._calibrate(nodes)
         label = self.predict((CALIBRATED[-1], *BEYOND), self.block.schedules()[1:])
         for nodes in (CALIBRATED[-1], *BEYOND):
             with self._network(nodes) as net:
@@ -201,10 +207,7 @@ class NetworkMeasurement(Measurement):
                     words = [*options.split(), "--num-warmup-batches", "2", "--num-iters", "12", "--max-time", "40"]
                     self._bench(net, self.held, *self._training(*words), *label)
         cells = sum(len(self.block.cells(nodes)) for nodes in (CALIBRATED[-1], *BEYOND))
-        entries = self.judged(self.block.number, Link(self.block.rate_mbit * 1e6, self.block.latency_us / 1e6), cells)
-        for entry in entries:
-            entry["trivial"] = self._trivial(entry["ranks"], latency)
-        return entries
+        return self.judged(self.block.number, Link(self.block.rate_mbit * 1e6, self.block.latency_us / 1e6), cells)
 
     def kind_of(self, ranks: int) -> str:
         return "beyond" if ranks in BEYOND else "calibrated"
@@ -219,10 +222,9 @@ class NetworkMeasurement(Measurement):
     def _bench(self, net: Network, store: Path, *words: str) -> None:
         _do([*net.mpirun(1), str(self.bench), *words, "--db", str(store)])
 
-    def _calibrate(self, nodes: int) -> float:
-        """Returns the latency of the idle link in seconds."""
+    def _calibrate(self, nodes: int) -> None:
         with self._network(nodes) as net:
-            latency = calibrate(net).latency_seconds
+            self.latency = calibrate(net).latency_seconds
             usual = ["--no-bound", "-n", "10", "-w", "2", "-f", "2", "--max-time", "1", "--place", "in"]
             ring = ["--collective", "all_reduce,reduce_scatter,all_gather", "--algorithm", "ring"]
             self._bench(net, self.inputs, "coll", *usual, *ring, "-b", "8K", "-e", str(self.block.size))
@@ -233,13 +235,10 @@ class NetworkMeasurement(Measurement):
                 words = [*self.block.schedules()[0].split(), "--num-warmup-batches", "2", "--num-iters", "24"]
                 words += ["--efficiency", "--max-time", "90"]
                 self._bench(net, self.inputs, *self._training(*words))
-            return latency
 
-    def _trivial(self, ranks: int, latency: float) -> dict[str, float]:
-        """Returns what predictors say that need no simulation, in seconds of a step. latency: of the link."""
-        session = {run.phase: efficiency.step_time(run).value for run in runs.load([self.inputs])}
+    def trivial(self, ranks: int, session: dict[str, float]) -> dict[str, float]:
         alone, largest = session["solo"], session["full"]
-        ring = ring_seconds(Link(self.block.rate_mbit * 1e6, latency), ranks, self.block.size)
+        ring = ring_seconds(Link(self.block.rate_mbit * 1e6, self.latency), ranks, self.block.size)
         growth = (largest - alone) / math.log2(CALIBRATED[-1])
         return {
             "as on 4 nodes": largest,

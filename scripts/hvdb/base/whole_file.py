@@ -15,6 +15,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from hvdb.base.errors import HvdbError
+
 _UNFINISHED = ".unfinished"
 
 
@@ -75,6 +77,17 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def read_at_most(file: Path, most: int) -> bytes:
+    """Returns the content of a regular file, or its first `most` + 1 bytes if it is larger. Errors: HvdbError."""
+    try:
+        if file.exists() and not file.is_file():  # reading a pipe would wait for ever
+            raise HvdbError(f"{file}: not a file")
+        with file.open("rb") as opened:
+            return opened.read(most + 1)
+    except OSError as error:
+        raise HvdbError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def write_bytes(file: Path, content: bytes, mode: int | None = None) -> None:

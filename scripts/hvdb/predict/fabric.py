@@ -15,6 +15,7 @@ from hvdb.predict.cost import Cell, Cost, OneWorldCost, World
 from hvdb.predict.imported import Added
 from hvdb.predict.labels import ASSUMED, IMPORTED, MEASURED, Label
 from hvdb.predict.link import ChangedCost, DeclaredCost, Link, LinkChange
+from hvdb.predict.schedule import TYPES
 from hvdb.read.coll_samples import CollSession, SampledCell
 from hvdb.read.runs import Run
 
@@ -23,7 +24,6 @@ SMALL_BYTES = 32 << 10
 BARRIER = "barrier"
 JITTER = 12  # samples of a cell in one draw
 MIN_TABLE_BYTES = 1024
-_TYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}
 # What the stored data_plane names: "ring over mpi", "hierarchical(shm+doubling) over mpi", "shm", "nccl 2.27.3, ...".
 _ALGORITHM = re.compile(r"\b(?:hierarchical\(shm\+)?(ring|doubling|rabenseifner|halving|pairwise|shm|nccl|mpi's own)\b")
 
@@ -170,6 +170,8 @@ class Fabric:
 
     def change_labels(self) -> list[Label]:
         """Returns how the costs on the changed link come from those on the present one."""
+        if self.change == LinkChange():
+            return []
         return link.change_labels(self.change, self.link, self._measured_rate())
 
     def _fitted(self, operation: str, algorithm: str, world: World) -> Cost | HvdbError:
@@ -279,12 +281,12 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allre
             raise NotComparable(
                 f"collectives {short} and run {run.short_id} differ ({shown}): name stores of one machine"
             )
-        _add(fabric, session, World(columns["nodes"], ranks_per_node), _TYPES.get(allreduce_type, ""))
+        _add(fabric, session, World(columns["nodes"], ranks_per_node), TYPES.get(allreduce_type, ""))
         fabric.sessions.append(columns["uuid"])
         if not session.from_last_arrival:
             fabric.notes.append(f"collectives {short}: clocks do not tell when ranks came, so times hold their waits")
     for one in added.files:
-        found = imported.cells(one, _TYPES.get(allreduce_type, ""), ranks_per_node)
+        found = imported.cells(one, TYPES.get(allreduce_type, ""), ranks_per_node)
         _import(fabric, found)
         fabric.notes += imported.note(one, found)
     return fabric

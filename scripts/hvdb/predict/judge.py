@@ -76,7 +76,7 @@ def _require(prediction: Prediction, run: Run) -> None:
     if run.started_utc <= prediction.latest_input:
         raise HvdbError(f"run {short} began before the newest input of {prediction.file}, so it is no test of it")
     here = training_facts(run)
-    there = prediction.training or {key: here[key] for key in here}
+    there = prediction.training or here
     named = {"batch_size": prediction.units_per_step, "compute_type": prediction.compute_type}
     named |= {"model": prediction.model, "unit": prediction.unit, "device": prediction.device}
     there = {**there, **{key: str(value) for key, value in named.items()}}

@@ -141,13 +141,13 @@ def _line(point: PublishedPoint, bands: Sequence[Band], beside: Sequence[float] 
     words = [f"{point.setup:<21} {point.model:<10} {point.gpus:>4}"]
     words += [f"{100 * one.middle:5.1f} [{100 * one.low:5.1f}, {100 * one.high:5.1f}]" for one in bands]
     words += [f"{100 * measured:5.1f} {100 * (last.middle - measured):+6.1f}"]
-    words += ["inside " if last.low <= measured <= last.high else "outside", *(f"{100 * x:5.1f}" for x in beside)]
+    words += ["inside " if last.holds(measured) else "outside", *(f"{100 * x:5.1f}" for x in beside)]
     return "  ".join(words)
 
 
 def _summary(name: str, bands: Sequence[Band], measured: Sequence[float]) -> str:
     error = np.mean([abs(one.middle - x) for one, x in zip(bands, measured, strict=True)])
-    inside = sum(one.low <= x <= one.high for one, x in zip(bands, measured, strict=True))
+    inside = sum(one.holds(x) for one, x in zip(bands, measured, strict=True))
     width = np.median([one.width for one in bands])
     return f"{name}: mean error {100 * error:.1f}, {inside} of {len(bands)} inside, median width {100 * width:.1f}"
 

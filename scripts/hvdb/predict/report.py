@@ -55,10 +55,6 @@ def title(inputs: Inputs) -> str:
     )
 
 
-def _cell(band: Band, factor: float) -> str:
-    return f"{factor * band.middle:.1f} [{factor * band.low:.1f}, {factor * band.high:.1f}]"
-
-
 def header(prediction: Prediction) -> list[str]:
     """Returns the heads of the columns: HEADER, and one for the efficiency of each what-if."""
     return [*HEADER, *(f"{variant.text} %" for variant in prediction.variants[1:])]
@@ -73,8 +69,8 @@ def rows(prediction: Prediction, there: Mapping[int, Measured]) -> list[list[str
         shown = "" if known is None else known.answer
         shares = (100 * row.parts[name] for name in ("exposed", "stragglers", "slowed", "interference"))
         parts = [f"{round(share, 1) + 0.0:.1f}" for share in shares]  # no -0.0
-        others = [_cell(variant.rows[place].efficiency, 100) for variant in what_ifs]
-        bands = (_cell(row.step, 1e3), _cell(row.efficiency, 100))
+        others = [variant.rows[place].efficiency.text() for variant in what_ifs]
+        bands = (row.step.text(1e3), row.efficiency.text())
         made.append([str(row.world.ranks), str(row.world.nodes), *bands, shown, *parts, *others])
     return made
 
@@ -120,7 +116,7 @@ def judged_rows(found: Sequence[Judged]) -> list[list[str]]:
             step += f" [{1e3 * interval[0]:.1f}, {1e3 * interval[1]:.1f}]"
         reached = "" if one.efficiency is None else f"{100 * one.efficiency:.1f}"
         verdict = "inside" if one.inside else "OUTSIDE"
-        bands = (_cell(row.step, 1e3), _cell(row.efficiency, 100))
+        bands = (row.step.text(1e3), row.efficiency.text())
         made.append([str(row.ranks), one.what_if, bands[0], step, bands[1], reached, verdict, one.differs])
     return made
 

@@ -11,7 +11,7 @@ from hvdb.read.runs import Run
 
 STATIC, SHARDED, NEGOTIATED = "static", "sharded", "negotiated"
 MIB = 1 << 20
-_TYPES = ("fp32", "fp16", "bf16")
+TYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # type of messages -> how nccl-tests and coll name it
 _MOST_MIB = 1 << 20
 
 
@@ -82,7 +82,7 @@ def changed(base: Schedule, options: Sequence[tuple[str, str]]) -> Schedule:
     for option, text in options:
         if option == "--schedule" and text in (STATIC, SHARDED, NEGOTIATED):
             made = replace(made, name=text)
-        elif option == "--allreduce-dtype" and text in _TYPES:
+        elif option == "--allreduce-dtype" and text in TYPES:
             made = replace(made, allreduce_type=text)
         elif option == "--bucket-mb":
             made = replace(made, bucket_bytes=_mib(option, text))

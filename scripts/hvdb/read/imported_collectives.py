@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdb.base import whole_file
 from hvdb.base.errors import HvdbError
 from hvdb.base.strict_json import Malformed
 from hvdb.read.names import REDUCTIONS, TYPES
@@ -63,13 +64,7 @@ class Imported:
 
 def read(path: Path) -> Imported:
     """Errors: HvdbError, one line that names the file and, in a table, the line."""
-    try:
-        if path.exists() and not path.is_file():
-            raise HvdbError(f"{path}: not a file")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise HvdbError(f"{path}: cannot be read: {error.strerror}") from error
+    content = whole_file.read_at_most(path, MAX_BYTES)
     try:
         if len(content) > MAX_BYTES:
             raise Malformed(f"more than {MAX_BYTES >> 20} MiB")

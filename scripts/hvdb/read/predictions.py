@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hvdb.base import strict_json
+from hvdb.base import strict_json, whole_file
 from hvdb.base.errors import HvdbError
 from hvdb.base.strict_json import Malformed
 
@@ -44,6 +44,10 @@ class Band:
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
+
+    def text(self, factor: float = 100.0) -> str:
+        """Returns the values times `factor`: `84.1 [80.0, 87.3]`."""
+        return f"{factor * self.middle:.1f} [{factor * self.low:.1f}, {factor * self.high:.1f}]"
 
 
 @dataclass(frozen=True)
@@ -142,13 +146,7 @@ def read_validation(file: Path) -> Validation:
 
 def _document(file: Path, form: str, what: str, make: Callable[[Path, str, dict[str, Any]], Read]) -> Read:
     """Returns make(file, SHA-256, object of JSON) for a file of version VERSION. Errors: those of read()."""
-    try:
-        if file.exists() and not file.is_file():
-            raise HvdbError(f"{file}: not a file")
-        with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise HvdbError(f"{file}: cannot be read: {error.strerror}") from error
+    content = whole_file.read_at_most(file, MAX_FILE_BYTES)
     try:
         if len(content) > MAX_FILE_BYTES:
             raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")

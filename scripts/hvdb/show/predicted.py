@@ -54,10 +54,6 @@ def _subject(prediction: Prediction, ranks: int) -> Subject:
     return Subject(p.model, p.compute_type, p.unit, p.units_per_step, ranks)
 
 
-def _band(band: Band, factor: float = 100.0) -> str:
-    return f"{factor * band.middle:.1f} [{factor * band.low:.1f}, {factor * band.high:.1f}]"
-
-
 def _what(prediction: Prediction, what_if: int = 0) -> str:
     p = prediction
     schedule = p.what_ifs[what_if].schedule
@@ -102,7 +98,7 @@ def bands(predictions: Sequence[Prediction], subject: Subject) -> list[Band]:
 
 def text(predictions: Sequence[Prediction], subject: Subject) -> str:
     """Returns bands() in % as text. '-': none."""
-    return "; ".join(map(_band, bands(predictions, subject))) or "-"
+    return "; ".join(band.text() for band in bands(predictions, subject)) or "-"
 
 
 def notes(predictions: Sequence[Prediction], subjects: Sequence[Subject]) -> list[str]:
@@ -148,13 +144,13 @@ def section(
     for prediction in predictions:
         rows, shown = [], 0
         for row in prediction.rows:
-            # What was measured and published says nothing about other options.
+            # Nobody has measured or published the other options.
             known = ("-", "-")
             if row.what_if == 0:
                 known = (_measured(prediction, row, full), _published(prediction, row, stated))
             shown += known[0] != "-"
             what_if = prediction.what_ifs[row.what_if].text or AS_IT_WAS
-            bands = (_band(row.step, 1e3), _band(row.efficiency))
+            bands = (row.step.text(1e3), row.efficiency.text())
             rows.append((what_if, str(row.ranks), str(row.nodes), *bands, *known))
         said = [_source(prediction), "What its own input sessions measured is no test of it."]
         others = [cell for cell in full if cell.model == prediction.model]
