@@ -43,7 +43,8 @@ from hvnet.network import Network, Wiring
 _ROOT = Path(__file__).resolve().parents[2]
 _PROFILES = _ROOT / "results/recorded/2026-11-22-h200-second/replay"
 _NOISE = _ROOT / "results/recorded/2026-11-24-collectives/efficiency.db"  # compute times of ResNet-101 on two ranks
-RATES, LATENCIES, SHARES = (50.0, 100.0, 200.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
+# Two cores do not carry 200 Mbit/s between 8 nodes (results/recorded/2026-11-26-prediction/cores.txt).
+RATES, LATENCIES, SHARES = (50.0, 100.0, 25.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
 BLOCKS = len(RATES) * len(LATENCIES) * len(SHARES)
 CALIBRATED, BEYOND = (2, 3, 4), (6, 8)
 GRADIENTS = 48  # of the replayed step; those of the recorded one are merged
