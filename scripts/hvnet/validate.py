@@ -5,8 +5,8 @@ predicts 12 other runs from them (6 on 4 nodes, 3 on 6 and 3 on 8), writes the p
 which carry its hash. The 24 blocks are 3 rates x 2 latencies x 4 shares of compute. The communication is real; the
 compute is a recorded step whose times are slept.
 
-compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and one session
-are measured, four other schedules predicted and then measured.
+compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and five
+sessions are measured, four other schedules predicted and then measured.
 
 published: looks back at the published points of results/published.csv (hvdb.predict.published). Takes no FOLDER.
 
@@ -33,6 +33,7 @@ from hvdb import commands
 from hvdb.base import edge, whole_file
 from hvdb.base.errors import EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
 from hvdb.judge import efficiency
+from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.predict import judge, published
 from hvdb.read import predictions, runs
 from hvnet import network
@@ -160,7 +161,10 @@ class Measurement:
         found, notes = judge.judge(made, runs.load([self.held]))
         if len(found) != cells:
             raise HvdbError(f"{len(found)} of {cells} cells have a result: {'; '.join(notes) or 'no reason is known'}")
-        session = {run.phase: efficiency.step_time(run).value for run in runs.load([self.inputs])}
+        steps: dict[str, list[float]] = {}
+        for run in runs.load([self.inputs]):
+            steps.setdefault(run.phase, []).append(efficiency.step_time(run).value)
+        session = {phase: float(np.median(times)) for phase, times in steps.items()}
         entries = []
         for one in found:
             row, (low, high) = one.row, one.interval or (one.step, one.step)
@@ -185,7 +189,7 @@ class Measurement:
 
     def trivial(self, ranks: int, session: dict[str, float]) -> dict[str, float]:
         """Returns what predictors say that need no simulation, in seconds of a step. session: phase -> its step."""
-        return {"as in the session": session["full"]}
+        return {"as in the sessions": session["full"]}
 
 
 class NetworkMeasurement(Measurement):
@@ -262,7 +266,8 @@ class ComputeMeasurement(Measurement):
         usual = ["--place", "in", "--no-bound", "-b", "1K", "-f", "4", "--max-time", "1", "--db", str(self.inputs)]
         _do([*launch, "coll", "--collective", operations, "-e", "128M", *usual])
         _do([*launch, "coll", "--collective", "barrier", "--db", str(self.inputs)])
-        _do([*training, "--num-iters", "20", "--record-replay", str(self.profile), "--db", str(self.inputs)])
+        for recording in (["--record-replay", str(self.profile)], *[[]] * (MIN_SESSIONS - 1)):
+            _do([*training, "--num-iters", "20", *recording, "--db", str(self.inputs)])
         label = self.predict([2], _COMPUTED_SCHEDULES)
         for options in _COMPUTED_SCHEDULES:
             _do([*training, "--num-iters", "12", *options.split(), "--db", str(self.held), *label])
