@@ -26,7 +26,8 @@ TEST(CudaRuntime, WithoutAGpuSaysWhy) {
 }
 
 TEST(DeviceList, NamesADriverThatIsTooOld) {
-  EXPECT_EQ(gpu::no_device_reason(0, 13000, "insufficient"), "no NVIDIA driver is loaded");
+  EXPECT_EQ(gpu::no_device_reason(0, 13000, "insufficient"),
+            "no NVIDIA driver is loaded (CUDA 13.0 needs one; a container gets the host's by --gpus all or --nv)");
   EXPECT_EQ(gpu::no_device_reason(12040, 13000, "insufficient"),
             "the NVIDIA driver supports CUDA 12.4, but this program needs 13.0: install a newer driver, or a program "
             "built with "

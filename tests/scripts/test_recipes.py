@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -70,7 +71,8 @@ class DockerfileTest(unittest.TestCase):
     def test_options_of_the_build_exist(self) -> None:
         known = (REPOSITORY / "cmake" / "Options.cmake").read_text(encoding="utf-8")
         for option in re.findall(r"-D(HVD_\w+)=", " ".join(argument for _, argument in self.steps)):
-            self.assertIn(option, known)
+            feature = option.removeprefix("HVD_WITH_")
+            self.assertRegex(known, rf"\b{option}\b|foreach\(feature .*\b{feature}\b")
 
     def test_the_run_time_packages_hold_what_the_program_links(self) -> None:
         program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -120,11 +122,13 @@ class ApptainerTest(unittest.TestCase):
         docker = [
             " ".join(argument.split()) for name, argument in instructions(RECIPES / "Dockerfile") if name == "RUN"
         ]
-        self.assertEqual(posts[0][2:], docker[:3])
+        self.assertEqual(posts[0][3:], docker[:4])
         installed = next(argument for argument in docker if "apt-get install" in argument)
-        self.assertEqual(posts[1][1:], [part.strip().replace(" openssh-server", "") for part in installed.split("&&")])
+        steps = [part.strip().replace(" openssh-server", "") for part in installed.split("&&")]
+        self.assertEqual(posts[1][1:], [*steps, next(argument for argument in docker if "ldconfig" in argument)])
         bases = {re.search(r"From: (\S+)", body)[1] for name, body in self.parts if name == "header"}
-        self.assertEqual(bases, {dict(instructions(RECIPES / "Dockerfile"))["ARG"].split("=")[1]})
+        first = next(argument for name, argument in instructions(RECIPES / "Dockerfile") if name == "ARG")
+        self.assertEqual(bases, {first.split("=")[1]})
 
 
 class MpiJobTest(unittest.TestCase):
@@ -177,6 +181,79 @@ class MpiJobTest(unittest.TestCase):
             config.write_text(text.replace("/home/bench/.ssh/id_ecdsa", str(key)), encoding="utf-8")
             done = execute("/usr/sbin/sshd", "-t", "-f", config)
             self.assertNotRegex(done.stderr, "Bad configuration|Unsupported option|no argument")
+
+
+class TrainJobTest(unittest.TestCase):
+    def setUp(self) -> None:
+        try:
+            import yaml
+        except ModuleNotFoundError:
+            self.skipTest("needs PyYAML")
+        self.runtime, self.job = yaml.safe_load_all((RECIPES / "trainjob.yaml").read_text(encoding="utf-8"))
+        self.trainer = self.job["spec"]["trainer"]
+        jobs = self.runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        self.jobs = {job["name"]: job for job in jobs}
+        self.pods = {name: job["template"]["spec"]["template"]["spec"] for name, job in self.jobs.items()}
+
+    def test_the_job_is_of_this_runtime_and_as_large(self) -> None:
+        reference = self.job["spec"]["runtimeRef"]
+        self.assertEqual(reference["name"], self.runtime["metadata"]["name"])
+        self.assertEqual(f"{reference['apiGroup']}/v1alpha1", self.runtime["apiVersion"])
+        policy = self.runtime["spec"]["mlPolicy"]
+        self.assertEqual(policy["numNodes"], self.trainer["numNodes"])
+        self.assertEqual(policy["mpi"]["numProcPerNode"], self.trainer["numProcPerNode"])
+        words = self.trainer["args"]
+        self.assertEqual(int(words[words.index("-n") + 1]), policy["numNodes"] * policy["mpi"]["numProcPerNode"])
+        threads = int(words[words.index("--threads") + 1])
+        for pod in self.pods.values():
+            ((container),) = pod["containers"]
+            self.assertEqual(container["name"], "node", "where the operator mounts the keys")
+            self.assertEqual(int(container["resources"]["limits"]["cpu"]), threads * policy["mpi"]["numProcPerNode"])
+            self.assertEqual({mount["mountPath"] for mount in container["volumeMounts"]}, {"/dev/shm", "/results"})
+
+    def test_the_job_reaches_the_launcher_and_its_digest_is_that_of_the_image(self) -> None:
+        label = "trainer.kubeflow.org/trainjob-ancestor-step"
+        marked = [
+            name for name, job in self.jobs.items() if label in job["template"].get("metadata", {}).get("labels", {})
+        ]
+        self.assertEqual(marked, ["launcher"])
+        images = {pod["containers"][0]["image"] for pod in self.pods.values()}
+        digest = {entry["name"]: entry["value"] for entry in self.trainer["env"]}["HVD_IMAGE_DIGEST"]
+        self.assertEqual(images, {digest})
+        self.assertIn("HVD_IMAGE_DIGEST", self.trainer["args"][self.trainer["args"].index("-x") + 1])
+
+    def test_the_image_finds_the_keys(self) -> None:
+        folder = self.runtime["spec"]["mlPolicy"]["mpi"]["sshAuthMountPath"]
+        sshd = (RECIPES / "sshd_config").read_text(encoding="utf-8")
+        self.assertIn(f"HostKey {folder}/id_rsa\n", sshd)
+        self.assertIn(f"AuthorizedKeysFile {folder}/authorized_keys\n", sshd)
+
+
+class PyxisTest(FolderTest):
+    """srun is a stand-in that prints its arguments."""
+
+    def submit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        executable(self.folder / "bin" / "srun", '#!/bin/sh\nprintf "%s\\n" "$HVD_IMAGE_DIGEST" "$@"\n')
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        known = {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
+        return execute("bash", RECIPES / "pyxis.sbatch", *arguments, env=known, cwd=self.folder)
+
+    def test_every_rank_runs_in_the_image_and_knows_its_digest(self) -> None:
+        image = self.folder / "hvd_bench.sqsh"
+        image.write_bytes(b"an image")
+        done = self.submit("--model", "vgg16")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        digest, *words = done.stdout.splitlines()
+        self.assertEqual(digest, f"sha256:{hashlib.sha256(b'an image').hexdigest()}")
+        self.assertIn(f"--container-image={image}", words)
+        self.assertIn("--mpi=pmix", words)
+        program = words[words.index("hvd_bench") :]
+        self.assertEqual(program, ["hvd_bench", "--efficiency", "--db", "/results/hvd_bench-7.db", "--model", "vgg16"])
+
+    def test_without_an_image_nothing_starts(self) -> None:
+        done = self.submit()
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("HVD_IMAGE", done.stderr)
 
 
 class ModulefileTest(FolderTest):

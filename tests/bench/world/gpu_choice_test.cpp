@@ -83,7 +83,7 @@ TEST(GpuChoice, TheDriversReasonIsPassedOn) {
   gpu::DeviceList list;
   list.reason = gpu::no_device_reason(11040, 13000, "CUDA driver version is insufficient");
   EXPECT_NE(gpu_absence(list).find("CUDA 11.4, but this program needs 13.0"), std::string::npos) << gpu_absence(list);
-  EXPECT_EQ(gpu::no_device_reason(0, 13000, "no CUDA-capable device is detected"), "no NVIDIA driver is loaded");
+  EXPECT_TRUE(gpu::no_device_reason(0, 13000, "no CUDA-capable device is detected").starts_with("no NVIDIA driver"));
   EXPECT_EQ(gpu::no_device_reason(12020, 12090, "no CUDA-capable device is detected"),
             "no CUDA-capable device is detected")
       << "a driver of the same major version runs newer programs";
