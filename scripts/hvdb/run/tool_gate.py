@@ -192,8 +192,8 @@ def measure(bench: Bench, pairs: Pairs) -> Report:
         left = (plan.pairs - number) * (time.monotonic() - begun) / made
         edge.tell(
             "gate",
-            f"pair {number} of at most {plan.pairs}, {len(newest)} rows: B slower by {np.median(newest):+.1f} % in the "
-            f"median, {min(newest):+.1f} to {max(newest):+.1f} %; at most {progress.duration(left)} left",
+            f"pair {number} of at most {plan.pairs}: B slower by {np.median(newest):+.1f} % in the median of "
+            f"{len(newest)} row(s), {min(newest):+.1f} to {max(newest):+.1f} %; at most {progress.duration(left)} left",
             sys.stderr,
         )
     return pairs.report()

@@ -116,7 +116,7 @@ class ToolGateTest(ToolCase):
         self.assertRegex(done.stdout, r"all_reduce float 1048576 +\d+ us +\d+ us +\+(19|20)\.\d+ \[.*REGRESSION\n")
         self.assertRegex(done.stdout, r"all_reduce float 1024 +[12]\d\.\d us .*PASS\n")
         self.assertIn("estimate of the time of an operation", done.stdout)
-        self.assertRegex(done.stderr, r"pair 1 of at most 12, 2 rows: B slower by \+\d")
+        self.assertRegex(done.stderr, r"pair 1 of at most 12: B slower by \+\d.* of 2 row\(s\), ")
         self.assertRegex(done.stdout, r"(?m)^::error title=gate%3A REGRESSION|^::error title=gate: REGRESSION: all_red")
         document = json.loads((self.folder / "v.json").read_text())
         jsonschema.validate(document, SCHEMA)
