@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import shlex
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from hvdb.base.errors import HvdbError
+
+_LOOK_SECONDS = 0.5  # between two looks at how much a process has printed
 
 
 def end_in_order_when_told() -> None:
@@ -52,12 +55,15 @@ def run(
     directory: Path | None = None,
     output: IO[bytes] | None = None,
     inherited: Sequence[int] = (),
+    errors: IO[bytes] | None = None,
+    max_bytes: int | None = None,
 ) -> None:
     """Runs `words` without a shell and without input. Adds `variables` to the caller's environment.
 
-    output: the file for standard output and standard error (default: those of the caller). inherited: descriptors that
-    stay open in the new process. Errors: RunFailed if the process fails or takes longer than `timeout_seconds`; OSError
-    if it cannot be started.
+    output: the file for standard output and standard error (default: those of the caller). errors: another file for
+    standard error. max_bytes: about how much each file may hold. inherited: descriptors that stay open in the new
+    process. Errors: RunFailed if the process fails, takes longer than `timeout_seconds` or prints more than
+    `max_bytes`; OSError if it cannot be started.
     """
     environment = {**os.environ, **variables}
     if os.geteuid() == 0:
@@ -70,19 +76,29 @@ def run(
         cwd=directory,
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=output,
+        stderr=errors or output,
         start_new_session=True,
         pass_fds=inherited,
     )
+    end = time.monotonic() + timeout_seconds
     try:
-        code = process.wait(timeout_seconds)
-    except subprocess.TimeoutExpired as error:
-        why = f"took longer than {timeout_seconds:.0f} s and was ended"
-        raise RunFailed(why, shown(words, variables)) from error
+        while (code := _wait(process, end, _LOOK_SECONDS if max_bytes else math.inf)) is None:
+            if time.monotonic() >= end:
+                raise RunFailed(f"took longer than {timeout_seconds:.0f} s and was ended", shown(words, variables))
+            if max_bytes and any(os.fstat(file.fileno()).st_size > max_bytes for file in (output, errors) if file):
+                raise RunFailed(f"printed more than {max_bytes >> 20} MiB and was ended", shown(words, variables))
     finally:
         _end(process)
     if code != 0:
         raise RunFailed(f"ended with exit code {code}", shown(words, variables))
+
+
+def _wait(process: subprocess.Popen, end: float, longest: float) -> int | None:
+    """Waits until the time `end`, but at most `longest` seconds. Returns the exit code; None if the process runs on."""
+    try:
+        return process.wait(max(0.0, min(end - time.monotonic(), longest)))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -1,4 +1,5 @@
-"""hvdb compare: judges recorded runs. The runs are the pairs in the store of a gate, or the runs in two stores."""
+"""hvdb compare: judges recorded runs. The runs are the pairs in the store of a gate, the runs in two stores, or the
+samples in two files of another program."""
 
 from __future__ import annotations
 
@@ -12,14 +13,26 @@ import numpy as np
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.commands import add_several, judging, new_parser, selection
 from hvdb.judge import sides, verdict
+from hvdb.judge.comparable import Difference
 from hvdb.judge.sides import Cell
 from hvdb.judge.thresholds import Thresholds
+from hvdb.read import others
+from hvdb.read.others import Results
+from hvdb.read.store import is_database
 from hvdb.run import gate_plan
 from hvdb.show import verdict_report
 from hvdb.show.verdict_report import Outcome, Report
 
 # At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
 MAX_RUNS = 50
+ONE_MEAN = (
+    "a side has one mean and no samples, so nothing says how it varies: no verdict (gate --tool repeats the command; "
+    "Google Benchmark has --benchmark_repetitions)"
+)
+ONE_PROCESS = (
+    f"the samples of a side, of which {MAX_RUNS} at most are used, come from one process: interval and verdict cover "
+    "what varies within a process, not what changes from one process to the next (gate --tool repeats the command)"
+)
 
 
 def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
@@ -29,22 +42,59 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
     Errors: NotComparable if a fact that can change the result differs and matches none of the patterns.
     """
     for cell in cells:
-        unexpected = [
-            difference
-            for difference in sides.differences(cell)
-            if difference.in_fingerprint and not any(fnmatch.fnmatch(difference.key, pattern) for pattern in expected)
-        ]
-        if unexpected:
-            shown = "; ".join(f"{d.key}: '{d.first}' in A, '{d.second}' in B" for d in unexpected[:6])
-            more = f" and {len(unexpected) - 6} more" if len(unexpected) > 6 else ""
-            raise NotComparable(
-                f"{cell.name}: A and B differ in what can change the result: {shown}{more}; if that is what you "
-                f"compare, say so: --expect {unexpected[0].key}"
-            )
+        _require_expected(cell.name, sides.differences(cell), expected)
     costs = {cell.name: tuple(np.array([*map(sides.log_cost, runs)]) for runs in (cell.a, cell.b)) for cell in cells}
     rules = {cell.name: tolerances.rule(cell.a[0]) for cell in cells}
     judged = verdict.judge_unpaired(costs, {name: rule.slowdown for name, rule in rules.items()})
     return [verdict_report.outcome_of(cell, judged[cell.name], rules[cell.name].reason) for cell in cells]
+
+
+def _require_expected(name: str, differences: Sequence[Difference], expected: Sequence[str]) -> None:
+    unexpected = [
+        difference
+        for difference in differences
+        if difference.in_fingerprint and not any(fnmatch.fnmatch(difference.key, pattern) for pattern in expected)
+    ]
+    if unexpected:
+        shown = "; ".join(f"{d.key}: '{d.first}' in A, '{d.second}' in B" for d in unexpected[:6])
+        more = f" and {len(unexpected) - 6} more" if len(unexpected) > 6 else ""
+        raise NotComparable(
+            f"{name}: A and B differ in what can change the result: {shown}{more}; if that is what you "
+            f"compare, say so: --expect {unexpected[0].key}"
+        )
+
+
+def judge_others(a: Results, b: Results, rows: Sequence[str], threshold: float, expected: Sequence[str]) -> Report:
+    """Judges the rows of two results of one program. rows: as for others.matched().
+
+    Errors: NotComparable if the programs or their facts differ; HvdbError.
+    """
+    if a.program != b.program:
+        raise NotComparable(f"A is a result of {a.program}, and B of {b.program}")
+    keys = sorted(a.facts.keys() | b.facts.keys())
+    facts = [Difference(key, a.facts.get(key), b.facts.get(key), True) for key in keys]
+    differences = [fact for fact in facts if fact.first != fact.second]
+    _require_expected(a.program, differences, expected)
+    names, missing = others.matched(a, b, rows)
+    samples = {name: (_evenly(a.seconds[name]), _evenly(b.seconds[name])) for name in names}
+    means = {name for name, pair in samples.items() if min(map(len, pair)) == 1}
+    for name in means:  # one observation a side gives no verdict: a mean is no sample like those of the other side
+        samples[name] = tuple(np.array([np.median(values)]) for values in samples[name])
+    costs = {name: (np.log(first), np.log(second)) for name, (first, second) in samples.items()}
+    judged = verdict.judge_unpaired(costs, dict.fromkeys(names, threshold))
+    outcomes = []
+    for name, judgement in judged.items():
+        rates = (float(1 / np.median(a.seconds[name])), float(1 / np.median(b.seconds[name])))
+        notes = [ONE_MEAN if name in means else ONE_PROCESS]
+        outcomes.append(
+            Outcome(name, judgement, rates, paired=False, differences=differences, foreign=True, notes=notes)
+        )
+    return Report("compare", outcomes, tuple(missing))
+
+
+def _evenly(values: Sequence[float]) -> np.ndarray:
+    """Returns at most MAX_RUNS of `values`, evenly spaced."""
+    return np.array(values)[np.linspace(0, len(values) - 1, min(len(values), MAX_RUNS)).astype(int)]
 
 
 def _of_a_gate(file: Path) -> list[Outcome]:
@@ -63,17 +113,24 @@ def parser() -> argparse.ArgumentParser:
     made = new_parser(
         "compare",
         "Judges whether B is slower than A by more than a threshold, from what has been recorded: the "
-        "pairs of one store that a gate filled, or two stores. Sessions that were measured apart are compared by an "
-        "exact rank-sum test, which needs at least three of each for one configuration and more for several. Only "
-        "pairs measured in turn (gate) cancel drift.",
+        "pairs of one store that a gate filled, or two stores, or two files of nccl-tests, the OSU micro-benchmarks or "
+        "Google Benchmark (JSON). Sessions that were measured apart are compared by an exact rank-sum test, which "
+        "needs at least three of each for one configuration and more for several. Only pairs measured in turn "
+        "(gate) cancel drift.",
         judging.EXIT_CODES,
     )
     made.add_argument("a", type=Path, metavar="A.db", help="a gate's store, or side A")
     made.add_argument("b", type=Path, metavar="B.db", nargs="?", help="side B")
     may_differ = "a fact that may differ between A and B, such as lib.file.onednn or build.*"
     add_several(made, "--expect", may_differ, default=[], metavar="KEY")
+    judging.add_row(made)
     judging.add_options(made)
     return made
+
+
+def _is_foreign(file: Path) -> bool:
+    """Returns True for a file that is no store. What is wrong with a store is said where stores are read."""
+    return file.is_file() and not is_database(file)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,6 +140,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
         return judging.show(Report("compare", _of_a_gate(arguments.a)), arguments)
+    if _is_foreign(arguments.a) and _is_foreign(arguments.b):
+        a, b = others.read(arguments.a), others.read(arguments.b)
+        threshold = judging.one_threshold(arguments)
+        return judging.show(judge_others(a, b, arguments.row, threshold, arguments.expect), arguments)
+    if arguments.row:
+        raise HvdbError("--row: is for two files of another program")
     a, b = judging.load([arguments.a]), judging.load([arguments.b])
     for run in (*a, *b):
         if sides.CELL in run.provenance:

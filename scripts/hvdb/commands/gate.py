@@ -13,12 +13,15 @@ from hvdb.base import data, edge, process, progress
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import add_several, judging, number
 from hvdb.judge import verdict
+from hvdb.read import others
 from hvdb.read.runs import GrowingStore
-from hvdb.run import gate, gate_plan, rerun, side_command
+from hvdb.run import gate, gate_plan, rerun, side_command, tool_gate
 from hvdb.run.gate_plan import Plan
 from hvdb.show.verdict_report import Report
 
 DEFAULT_PAIRS, DEFAULT_SECONDS = 12, 5.0
+# Options about runs of hvd_bench, and their defaults. They say nothing about the command of another program.
+_OF_HVD_BENCH = {"cell": None, "launch": "", "seconds": DEFAULT_SECONDS, "worktrees": Path("build/gate")}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 
 
@@ -65,12 +68,14 @@ def parser() -> argparse.ArgumentParser:
         "threshold. If pairs are independent and symmetric, at most 5 % of gates give a wrong REGRESSION, and at most "
         "5 % a wrong PASS. A side is '[NAME=value ...] [module:NAME ...] [PROGRAM | commit:REV] [options of "
         "hvd_bench]'; without PROGRAM and commit it runs $HVD_BENCH, else this checkout's release build or the "
-        "installed hvd_bench.",
+        "installed hvd_bench. With --tool a side is '[NAME=value ...] [module:NAME ...] COMMAND', run without a shell.",
         epilog=f"{judging.EXIT_CODES}. A gate that was ended goes on where it stopped, given the same command.",
     )
     made.add_argument("--a", default="", metavar="SIDE", help="the side to compare with (default: the installed one)")
     made.add_argument("--b", required=True, metavar="SIDE", help="the side that may be slower")
-    made.add_argument("--db", type=Path, required=True, help="store that keeps the pairs")
+    made.add_argument("--db", type=Path, required=True, help="store that keeps the pairs (with --tool: a JSON file)")
+    made.add_argument("--tool", choices=tuple(others.TOOLS), help="the sides are commands that print its results")
+    judging.add_row(made)
     work = "work of both sides: options of hvd_bench, by default one cell without options"
     add_several(made, "--cell", work, metavar="[NAME=]OPTIONS")
     made.add_argument("--launch", default="", metavar="WORDS", help="launcher of every run, such as 'mpirun -n 2'")
@@ -87,7 +92,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--directory", type=Path, metavar="FOLDER", help="run hvd_bench in this folder (default: here)")
     made.add_argument(
-        "--worktrees", type=Path, default=Path("build/gate"), help="where commits are built (default: build/gate)"
+        "--worktrees",
+        type=Path,
+        default=_OF_HVD_BENCH["worktrees"],
+        help="where commits are built (default: build/gate)",
     )
     made.add_argument("--dry-run", action="store_true", help="say what would be run and what it would cost")
     judging.add_options(made)
@@ -97,6 +105,10 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measures, prints the verdicts and returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(judging.outputs(arguments), [arguments.db])
+    if arguments.tool:
+        return _run_tool(arguments)
+    if arguments.row:
+        raise HvdbError("--row: is for other programs (--tool)")
     launch = side_command.split_words(arguments.launch, "--launch")
     cells = _cells(arguments.cell or [""])
     parsed = {name: side_command.parse(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
@@ -128,6 +140,38 @@ def run(arguments: argparse.Namespace) -> int:
                 programs[name] = side_command.built(side, arguments.worktrees)
         bench = gate.Bench(plan, parsed, programs, launch, store, arguments.directory, arguments.timeout, lock)
         return judging.show(Report("gate", gate.measure(bench)), arguments)
+
+
+def _run_tool(arguments: argparse.Namespace) -> int:
+    """Does what run() does, with commands of another program. Errors: HvdbError."""
+    for name, default in _OF_HVD_BENCH.items():
+        if vars(arguments)[name] != default:
+            raise HvdbError(f"--{name}: is for runs of hvd_bench; with --tool the commands of --a and --b say it")
+    commands = {name: side_command.tool_command(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
+    plan = tool_gate.Plan(
+        arguments.tool,
+        arguments.a,
+        arguments.b,
+        arguments.row,
+        judging.one_threshold(arguments),
+        arguments.pairs,
+        arguments.seed,
+    )
+    verdict.plan_looks(1, plan.pairs)  # raises an error before the first run if the pairs are too few for any row
+    tool_gate.begin(arguments.db, plan)  # raises an error about the file
+    for line in (
+        f"A: {plan.a}",
+        f"B: {plan.b}",
+        f"rows: {', '.join(plan.rows) or 'all'}",
+        f"at most {plan.pairs} pairs, {2 * plan.pairs} runs, into {arguments.db}",
+    ):
+        edge.tell("gate", line, sys.stderr)
+    if arguments.dry_run:
+        return EXIT_GOOD
+    process.end_in_order_when_told()
+    with gate.locked(arguments.db) as lock:
+        bench = tool_gate.Bench(commands, arguments.db, arguments.directory, arguments.timeout, lock)
+        return judging.show(tool_gate.measure(bench, tool_gate.begin(arguments.db, plan)), arguments)
 
 
 def _say_cost(plan: Plan, db: Path) -> None:

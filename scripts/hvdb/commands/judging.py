@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hvdb.base import edge, whole_file
 from hvdb.base.errors import HvdbError
-from hvdb.commands import selection
+from hvdb.commands import add_several, selection
 from hvdb.judge import efficiency, thresholds
 from hvdb.judge.thresholds import Thresholds
 from hvdb.read.runs import Run
@@ -59,6 +59,19 @@ def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> 
     """Returns the thresholds of `metric` from --threshold and --thresholds. Errors: HvdbError, OSError."""
     rules = thresholds.read(arguments.thresholds, metric) if arguments.thresholds else ()
     return Thresholds(thresholds.DEFAULT if arguments.threshold is None else arguments.threshold, rules)
+
+
+def one_threshold(arguments: argparse.Namespace) -> float:
+    """Returns the threshold for rows of other programs. Errors: HvdbError for --thresholds."""
+    if arguments.thresholds:
+        raise HvdbError("--thresholds: its rules are for networks and ranks; rows of other programs take --threshold")
+    return tolerances(arguments).default
+
+
+def add_row(parser: argparse.ArgumentParser) -> None:
+    """Adds --row."""
+    what = "only this row of another program, such as 'all_reduce float 1048576'; * and ? stand for other characters"
+    add_several(parser, "--row", what, default=[], metavar="NAME")
 
 
 def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:

@@ -126,6 +126,24 @@ class Trial:
         return {cell: judged[cell] for cell in self._thresholds}
 
 
+def replay(
+    ratios: Mapping[str, np.ndarray], thresholds: Mapping[str, float], looks: Sequence[int]
+) -> tuple[dict[str, Judgement], list[str]]:
+    """Judges cells at the planned `looks`, one after another, until a look needs more pairs than there are.
+
+    Returns the judgement of every cell at the last look that was possible (empty if no look was possible), and the
+    cells that need more pairs for the next look (empty if all cells have a verdict or the last look is done).
+    ratios: cell -> log ratios of its pairs, in the order of time. thresholds: cell -> tolerated slowdown.
+    """
+    trial = Trial(thresholds, len(looks))
+    judged: dict[str, Judgement] = {}
+    for pairs in looks:
+        if lacking := [name for name in trial.undecided if len(ratios[name]) < pairs]:
+            return judged, lacking
+        judged = trial.look({name: ratios[name][:pairs] for name in trial.undecided})
+    return judged, []
+
+
 def judge_unpaired(
     costs: Mapping[str, tuple[np.ndarray, np.ndarray]], thresholds: Mapping[str, float], alpha: float = ALPHA
 ) -> dict[str, Judgement]:

@@ -91,8 +91,8 @@ class Read:
 
 def bus_factor(operation: str, ranks: int) -> float:
     """Returns the factor by which size / time is multiplied to give the bus bandwidth. Source: docs/coll.md."""
-    if operation in ("broadcast", "barrier"):
-        return 1.0 if operation == "broadcast" else 0.0
+    if operation in ("broadcast", "reduce", "sendrecv", "barrier"):
+        return 0.0 if operation == "barrier" else 1.0
     return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
 
 

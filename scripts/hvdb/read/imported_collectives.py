@@ -31,7 +31,13 @@ _OPERATIONS = {
     "broadcast": "broadcast",
     "bcast": "broadcast",
     "barrier": "barrier",
+    # operations that hvd_bench does not have
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "sendrecv": "sendrecv",
 }
+NCCL_TESTS, OSU_BENCHMARKS = "nccl-tests", "OSU micro-benchmarks"
 _DEVICE = re.compile(r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b")
 _OSU = re.compile(r"# OSU MPI(?:-\w+)? ([A-Za-z_]+)\b.* Latency Test")
 
@@ -66,15 +72,30 @@ def read(path: Path) -> Imported:
     """Errors: HvdbError, one line that names the file and, in a table, the line."""
     content = whole_file.read_at_most(path, MAX_BYTES)
     try:
-        if len(content) > MAX_BYTES:
-            raise Malformed(f"more than {MAX_BYTES >> 20} MiB")
-        text = content.decode("utf-8", errors="replace")
-        made = _json(text) if text.lstrip().startswith("{") else _table(text)
-        if not made.rows:
-            raise Malformed("no row with a time; did the test end early?")
-        return made
+        return parse(*text_and_json(content))
     except Malformed as error:
         raise HvdbError(f"{path}: not a result of nccl-tests or the OSU micro-benchmarks: {error}") from error
+
+
+def text_and_json(content: bytes) -> tuple[str, dict[str, Any] | None]:
+    """Returns `content` as text, and the JSON object that the text is; None if it is no JSON. Errors: Malformed."""
+    if len(content) > MAX_BYTES:
+        raise Malformed(f"more than {MAX_BYTES >> 20} MiB")
+    text = content.decode("utf-8", errors="replace")
+    if not text.lstrip().startswith("{"):
+        return text, None
+    try:
+        return text, json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("no whole JSON document") from error
+
+
+def parse(text: str, document: dict[str, Any] | None) -> Imported:
+    """Reads a table, or a JSON document. text, document: as returned by text_and_json(). Errors: Malformed."""
+    made = _table(text) if document is None else _json(document)
+    if not made.rows:
+        raise Malformed("no row with a time; did the test end early?")
+    return made
 
 
 def _whole(text: str, low: int, high: int, what: str) -> int:
@@ -118,11 +139,7 @@ def _wrong(value: object) -> bool:
 # --- JSON of nccl-tests -----------------------------------------------------------------------------------------------
 
 
-def _json(text: str) -> Imported:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Malformed("no whole JSON document") from error
+def _json(document: dict[str, Any]) -> Imported:
     config, results = document.get("config"), document.get("results")
     if not isinstance(config, dict) or not isinstance(results, list):
         raise Malformed("the JSON has no config or no results")
@@ -135,7 +152,7 @@ def _json(text: str) -> Imported:
     if not 1 <= ranks <= MAX_RANKS or len(results) > MAX_ROWS:
         raise Malformed(f"not from 1 to {MAX_RANKS} ranks, or more than {MAX_ROWS} results")
     rows = [row for result in results for row in _json_rows(result)]
-    return Imported("nccl-tests", ranks, len(hosts) or None, tuple(rows))
+    return Imported(NCCL_TESTS, ranks, len(hosts) or None, tuple(rows))
 
 
 def _count(value: object, what: str) -> int:
@@ -222,7 +239,7 @@ def _nccl_table(lines: list[str], heading: int) -> Imported:
             raise Malformed(f"line {number}: {error}") from error
         if len(rows) > MAX_ROWS:
             raise Malformed(f"more than {MAX_ROWS} rows")
-    return Imported("nccl-tests", len(hosts) or None, len(set(hosts.values())) or None, tuple(rows))
+    return Imported(NCCL_TESTS, len(hosts) or None, len(set(hosts.values())) or None, tuple(rows))
 
 
 def _nccl_rows(fields: list[str], columns: list[str], places: list[int], operation: str, ranks: int) -> Iterator[Row]:
@@ -272,10 +289,10 @@ def _osu(lines: list[str], heading: int, test: str) -> Imported:
             if len(fields) < 2:
                 raise Malformed("a size without a time")
             size = _whole(fields[0], 1, MAX_SIZE, "size")
-            reduction = "sum" if operation in ("all_reduce", "reduce_scatter") else "none"
+            reduction = "sum" if operation in ("all_reduce", "reduce_scatter", "reduce") else "none"
             rows.append(Row(operation, "float", reduction, False, size, (_seconds(fields[1], "time"),)))
         except Malformed as error:
             raise Malformed(f"line {number}: {error}") from error
         if len(rows) > MAX_ROWS:
             raise Malformed(f"more than {MAX_ROWS} rows")
-    return Imported("OSU micro-benchmarks", None, None, tuple(rows))
+    return Imported(OSU_BENCHMARKS, None, None, tuple(rows))

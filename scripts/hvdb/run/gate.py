@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import tempfile
 import time
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from hvdb.base import edge, locks, process, progress
 from hvdb.base.errors import HvdbError, NotComparable
@@ -25,6 +27,7 @@ from hvdb.show.verdict_report import Outcome
 # Default --target-interval of each run. Two runs of one side mostly differ by more than this, so a narrower interval
 # (a longer run) would gain little.
 TARGET_INTERVAL = 0.005
+MAX_SAID = 1000  # bytes of the end of a failed run's output in which its last line is looked for
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,24 @@ def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
         try:
             process.run(words, variables, bench.timeout_seconds, bench.directory, output, (bench.lock,))
         except (process.RunFailed, OSError) as error:
-            output.seek(0)
-            said = output.read().decode("utf-8", "replace").strip().splitlines()
-            why = error.why if isinstance(error, process.RunFailed) else str(error)
             raise HvdbError(
-                f"side {side} of pair {pair} of cell {cell} {why}{f', and said: {said[-1].strip()}' if said else ''}; "
-                f"{bench.store.path} keeps the pairs so far, and the same command goes on from there"
+                f"side {side} of pair {pair} of cell {cell} {failure(error, output)}; {kept(bench.store.path)}"
             ) from error
+
+
+def failure(error: HvdbError | OSError, *outputs: IO[bytes]) -> str:
+    """Returns why a run failed, and the last line of the first of `outputs` that is not empty."""
+    why = error.why if isinstance(error, process.RunFailed) else str(error)
+    for output in outputs:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_SAID))
+        if said := output.read().decode("utf-8", "replace").strip().splitlines():
+            return f"{why}, and said: {said[-1].strip()}"
+    return why
+
+
+def kept(file: Path) -> str:
+    """Returns what a person reads after the failure of a run. file: keeps the pairs."""
+    return f"{file} keeps the pairs so far, and the same command goes on from there"
 
 
 def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> tuple[Run, Run]:
@@ -152,7 +166,7 @@ def measure(bench: Bench) -> list[Outcome]:
     cells, number = measured(bench.store, plan)
     while due := gate_plan.replay(plan, cells)[1]:
         for name in gate_plan.cells_in_turn(due, plan, number):
-            for side in gate_plan.order(plan, number):
+            for side in gate_plan.order(plan.seed, number):
                 run_side(bench, name, side, number)
             cells, following = measured(bench.store, plan)
             a, b = _newest_pair(bench, cells, name, number)

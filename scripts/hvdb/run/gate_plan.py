@@ -76,14 +76,14 @@ def read(text: str) -> Plan:
     return plan
 
 
-def order(plan: Plan, pair: int) -> tuple[str, str]:
-    """Returns the two sides in the order in which they run in pair number `pair` (1, 2, ...).
+def order(seed: int, pair: int) -> tuple[str, str]:
+    """Returns the two sides in the order in which they run in pair number `pair` (1, 2, ...). seed: the plan's.
 
     Two pairs form a block. The sides run in random order in the first pair of a block, and in the reverse order in the
     second pair.
     """
     block, second = divmod(pair - 1, 2)
-    flipped = random.Random(f"{plan.seed} {block}").random() < 0.5
+    flipped = random.Random(f"{seed} {block}").random() < 0.5
     return ("b", "a") if flipped != bool(second) else ("a", "b")
 
 
@@ -93,20 +93,10 @@ def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
 
 
 def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
-    """Judges the pairs of `cells` at the plan's looks, one after another, until a look needs more pairs than there are.
-
-    Returns the judgement of every cell at the last look that was possible (empty if no look was possible), and the
-    cells that need more pairs for the next look (empty if all cells have a verdict or the last look is done).
-    """
+    """Judges the pairs of `cells` at the plan's looks. Returns the results of verdict.replay()."""
     ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
     tolerated = {cell.name: plan.thresholds.rule(cell.a[0]).slowdown for cell in cells if cell.a}
-    trial = verdict.Trial(dict.fromkeys(plan.cells, plan.thresholds.default) | tolerated, len(plan.looks))
-    judged: dict[str, Judgement] = {}
-    for pairs in plan.looks:
-        if lacking := [name for name in trial.undecided if len(ratios[name]) < pairs]:
-            return judged, lacking
-        judged = trial.look({name: ratios[name][:pairs] for name in trial.undecided})
-    return judged, []
+    return verdict.replay(ratios, dict.fromkeys(plan.cells, plan.thresholds.default) | tolerated, plan.looks)
 
 
 def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:

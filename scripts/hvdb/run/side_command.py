@@ -50,16 +50,7 @@ class Side:
 def parse(text: str, name: str) -> Side:
     """Parses the text of a side. name: the option that has the value `text`, for error texts. Errors: HvdbError."""
     words = split_words(text, name)
-    variables: dict[str, str] = {}
-    modules: list[str] = []
-    while words:
-        if match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[0], re.DOTALL):
-            variables[match[1]] = match[2]
-        elif words[0].startswith("module:"):
-            modules.append(words[0].removeprefix("module:"))
-        else:
-            break
-        words.pop(0)
+    variables, modules = _take_settings(words)
     commit = program = None
     if words and words[0].startswith("commit:"):
         revision = words.pop(0).removeprefix("commit:")
@@ -71,6 +62,35 @@ def parse(text: str, name: str) -> Side:
     settings = [*(f"{key}={value}" for key, value in variables.items()), *(f"module:{module}" for module in modules)]
     text = shlex.join([*settings, *chosen, *words])
     return Side(text, variables, tuple(modules), commit, program, require_options(words, name))
+
+
+def _take_settings(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Removes the variables and modules at the beginning of `words`, and returns them."""
+    variables: dict[str, str] = {}
+    modules: list[str] = []
+    while words:
+        if match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[0], re.DOTALL):
+            variables[match[1]] = match[2]
+        elif words[0].startswith("module:"):
+            modules.append(words[0].removeprefix("module:"))
+        else:
+            break
+        words.pop(0)
+    return variables, modules
+
+
+def tool_command(text: str, name: str) -> list[str]:
+    """Returns the command of a side that is another benchmark: `[NAME=value ...] [module:NAME ...] PROGRAM [words]`.
+
+    Errors: HvdbError if there is no such program. A program of a module is looked for when it runs.
+    """
+    words = split_words(text, name)
+    variables, modules = _take_settings(words)
+    if not words:
+        raise HvdbError(f"{name} '{text}': names no program")
+    if not modules:
+        words[0] = str(_program(words[0], name))
+    return in_surroundings(Side(text, variables, tuple(modules)), words)
 
 
 def _program(word: str, name: str) -> Path:

@@ -1,7 +1,8 @@
 """Renders the verdicts of a gate or a comparison as a table, Markdown, JSON, JUnit XML and annotations of GitHub.
 
-Figures are images per second of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios
-(0.03 for 3 %) in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
+Figures are images per second of the whole world; of other programs, the time of an operation. Slowdowns, thresholds
+and spreads are percentages in tables and ratios (0.03 for 3 %) in JSON. Terms of the decomposition are percentages (in
+JSON: fractions) of A's step time.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from hvdb.judge import efficiency, sides, verdict
 from hvdb.judge.comparable import Difference
 from hvdb.judge.exact import Effect
 from hvdb.judge.verdict import Judgement, Verdict
-from hvdb.read.runs import Run
+from hvdb.read.runs import IMAGES, Run
 from hvdb.show import tables
 
+# Unit of the time of an operation -> how many of it a second has. Shorter times are in ns.
+_TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
 # Version of the JSON document (results/verdict.schema.json). Raise it with each change that can break a reader.
 FORMAT_VERSION = 1
 NOTES = (
@@ -37,16 +40,27 @@ NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The results to show about one cell. terms: from sides.moved(). differences: from sides.differences().
+    """The results to show about one cell.
 
-    reason: why the cell's threshold has its value; "" if no reason was given.
+    rates: images per second of A and of B, medians. unit: what is counted in place of images. paired: True if A and B
+    were measured in turn. terms: from sides.moved(). differences: from sides.differences(). reason: why the cell's
+    threshold has its value; "" if no reason was given. runs: the UUIDs of A's and of B's runs.
+    foreign: True for a row of another program. Its rates are operations per second, and it has no terms.
+    notes: lines that say what a verdict on samples of another program does not cover.
     """
 
-    cell: sides.Cell
+    name: str
     judgement: Judgement
-    terms: dict[str, Effect]
-    differences: list[Difference]
-    reason: str
+    rates: tuple[float, float]
+    paired: bool
+    unit: str = IMAGES
+    terms: dict[str, Effect] = dataclasses.field(default_factory=dict)
+    differences: Sequence[Difference] = ()
+    reason: str = ""
+    left_out: Sequence[str] = ()
+    runs: tuple[Sequence[str], Sequence[str]] = ((), ())
+    foreign: bool = False
+    notes: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +96,30 @@ def summary(title: str, verdicts: Sequence[Verdict]) -> str:
 
 def outcome_of(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
     """Returns the results to show about `cell`: its judgement, the moved terms and the differences of its sides."""
-    return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
+    return Outcome(
+        cell.name,
+        judgement,
+        (_rate(cell.a), _rate(cell.b)),
+        cell.paired,
+        cell.a[0].unit,
+        sides.moved(cell, verdict.CONFIDENCE),
+        sides.differences(cell),
+        reason,
+        cell.left_out,
+        ([run.uuid for run in cell.a], [run.uuid for run in cell.b]),
+    )
 
 
 def _rate(runs: Sequence[Run]) -> float:
     return float(np.median([efficiency.images_per_second(run) for run in runs]))
 
 
-def _rate_text(runs: Sequence[Run]) -> str:
-    return tables.with_unit(tables.number(_rate(runs)), runs[0].unit)
+def _rate_text(outcome: Outcome, side: int) -> str:
+    rate = outcome.rates[side]
+    if not outcome.foreign:
+        return tables.with_unit(tables.number(rate), outcome.unit)
+    unit, scale = next((item for item in _TIMES.items() if item[1] >= rate), ("ns", 1e9))
+    return f"{tables.number(scale / rate)} {unit}"
 
 
 def _percent(ratio: float | None) -> str:
@@ -104,13 +133,13 @@ def _interval(effect: Effect | Judgement, value: float) -> str:
 
 def _runs(outcome: Outcome) -> str:
     a, b = outcome.judgement.observations
-    return f"{a} pair{'s' if a > 1 else ''}" if outcome.cell.paired else f"{a} + {b}"
+    return f"{a} pair{'s' if a > 1 else ''}" if outcome.paired else f"{a} + {b}"
 
 
 _COLUMNS: dict[str, Callable[[Outcome], str]] = {
-    "cell": lambda outcome: outcome.cell.name,
-    "A images/s": lambda outcome: _rate_text(outcome.cell.a),
-    "B images/s": lambda outcome: _rate_text(outcome.cell.b),
+    "cell": lambda outcome: outcome.name,
+    "A images/s": lambda outcome: _rate_text(outcome, 0),
+    "B images/s": lambda outcome: _rate_text(outcome, 1),
     "slowdown of B % [95 %]": lambda outcome: _interval(outcome.judgement, outcome.judgement.slowdown),
     "threshold %": lambda outcome: f"{100 * outcome.judgement.threshold:g}",
     "detectable %": lambda outcome: _percent(outcome.judgement.detectable).lstrip("+"),
@@ -118,11 +147,22 @@ _COLUMNS: dict[str, Callable[[Outcome], str]] = {
     "runs": _runs,
     "verdict": lambda outcome: outcome.judgement.verdict.value,
 }
-HEADER = tuple(_COLUMNS)
+
+
+def header(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Returns the titles of the columns."""
+    foreign = any(outcome.foreign for outcome in outcomes)
+    return tuple(title.replace("images/s", "time") if foreign else title for title in _COLUMNS)
+
+
+def notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns lines about what the columns mean."""
+    foreign = any(outcome.foreign for outcome in outcomes)
+    return [note.replace("cost per image", "time of an operation") if foreign else note for note in NOTES]
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """Returns one row per cell. The columns are those of HEADER."""
+    """Returns one row per cell. The columns are those of header()."""
     return tables.rows(_COLUMNS, outcomes)
 
 
@@ -139,26 +179,38 @@ def details(outcome: Outcome) -> list[str]:
         lines.append(f"{name}: {_interval(effect, effect.value)} % of A's step time")
     if outcome.terms and not moved:
         lines.append("no term of the decomposition is resolved")
-    if not outcome.terms:
+    if not outcome.terms and not outcome.foreign:
         lines.append("which term moved is not known: only runs made with --efficiency record the terms")
     for difference in outcome.differences:
         mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
         a, b = ("not recorded" if value is None else f"'{value}'" for value in (difference.first, difference.second))
         lines.append(f"differs ({mark}): {difference.key}: {a} in A, {b} in B")
-    if not outcome.cell.paired:
+    if not outcome.paired:
         lines.append("A and B were not measured in turn: whatever else changed between them is in this figure")
-        lines.append("the test assumes that runs of A and of B vary alike")
-    lines.extend(f"left out: {line}" for line in outcome.cell.left_out)
+        lines.append(f"the test assumes that {'samples' if outcome.foreign else 'runs'} of A and of B vary alike")
+    lines.extend(outcome.notes)
+    lines.extend(f"left out: {line}" for line in outcome.left_out)
     return lines
+
+
+def _details(outcomes: Sequence[Outcome]) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns (names of cells, their lines of details()). Cells with equal lines are together."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for outcome in outcomes:
+        together.setdefault(tuple(details(outcome)), []).append(outcome.name)
+    together.pop((), None)
+    more = {lines: f" and {len(names) - 3} more" if len(names) > 3 else "" for lines, names in together.items()}
+    return [(", ".join(names[:3]) + more[lines], lines) for lines, names in together.items()]
 
 
 def text(report: Report) -> str:
     """Returns the report for a terminal, made printable."""
-    lines = ["", *NOTES]
-    for outcome in report.outcomes:
-        lines += ["", f"{outcome.cell.name}:", *(f"  {line}" for line in details(outcome))]
+    lines = ["", *notes(report.outcomes)]
+    for names, said in _details(report.outcomes):
+        lines += ["", f"{names}:", *(f"  {line}" for line in said)]
     lines += ["", *report.missing, report.summary]
-    return "\n".join([tables.text_table(HEADER, rows(report.outcomes)), *map(printable.terminal, lines)])
+    table = tables.text_table(header(report.outcomes), rows(report.outcomes))
+    return "\n".join([table, *map(printable.terminal, lines)])
 
 
 # Verdict -> the workflow command of GitHub Actions that shows it as an annotation.
@@ -173,7 +225,7 @@ def github(report: Report, token: str) -> str:
     Source: docs.github.com/actions/reference/workflows-and-actions/workflow-commands; the runner's ActionCommand.cs.
     """
     annotated = [
-        (outcome.judgement.verdict, outcome.cell.name, _figures(row))
+        (outcome.judgement.verdict, outcome.name, _figures(report, row))
         for outcome, row in zip(report.outcomes, rows(report.outcomes), strict=True)
     ]
     annotated += [(Verdict.INCONCLUSIVE, "measured on one side only", line) for line in report.missing]
@@ -186,20 +238,21 @@ def _annotation(command: str, title: str, message: str) -> str:
     return f"::{command} title={title.replace(':', '%3A').replace(',', '%2C')}::{message}"
 
 
-def _figures(row: Sequence[str]) -> str:
+def _figures(report: Report, row: Sequence[str]) -> str:
     """Returns the figures of a row of rows() as one line: their titles and values."""
-    return printable.terminal("; ".join(f"{name} {value}" for name, value in zip(HEADER[1:], row[1:], strict=True)))
+    titles = header(report.outcomes)[1:]
+    return printable.terminal("; ".join(f"{name} {value}" for name, value in zip(titles, row[1:], strict=True)))
 
 
 def markdown(report: Report) -> str:
     """Returns the report in Markdown, for a comment on a merge request. Text from stores is shown unchanged."""
-    lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
+    lines = [f"### {report.summary}", "", tables.markdown_table(header(report.outcomes), rows(report.outcomes)), ""]
     lines += [f"- {printable.markdown(line)}" for line in report.missing]
-    for outcome in report.outcomes:
-        lines += ["<details>", f"<summary>{printable.markdown(outcome.cell.name)}</summary>", ""]
-        lines += [f"- {printable.markdown(line)}" for line in details(outcome)]
+    for names, said in _details(report.outcomes):
+        lines += ["<details>", f"<summary>{printable.markdown(names)}</summary>", ""]
+        lines += [f"- {printable.markdown(line)}" for line in said]
         lines += ["", "</details>", ""]
-    lines += [f"- {printable.markdown(note)}" for note in NOTES]
+    lines += [f"- {printable.markdown(note)}" for note in notes(report.outcomes)]
     return "\n".join(lines) + "\n"
 
 
@@ -228,9 +281,9 @@ def _cell(outcome: Outcome) -> dict[str, Any]:
     judgement["observations"] = list(outcome.judgement.observations)
     judgement |= {end: finite(judgement[end]) for end in ("low", "high")}
     return {
-        "cell": outcome.cell.name,
-        "paired": outcome.cell.paired,
-        "images_per_second": {"a": _rate(outcome.cell.a), "b": _rate(outcome.cell.b)},
+        "cell": outcome.name,
+        "paired": outcome.paired,
+        "images_per_second": dict(zip("ab", outcome.rates, strict=True)),
         **judgement,
         "reason": outcome.reason,
         "terms": {
@@ -238,8 +291,9 @@ def _cell(outcome: Outcome) -> dict[str, Any]:
             for name, effect in outcome.terms.items()
         },
         "differences": [dataclasses.asdict(difference) for difference in outcome.differences],
-        "left_out": outcome.cell.left_out,
-        "runs": {"a": [run.uuid for run in outcome.cell.a], "b": [run.uuid for run in outcome.cell.b]},
+        "left_out": list(outcome.left_out),
+        "runs": {side: list(uuids) for side, uuids in zip("ab", outcome.runs, strict=True)},
+        **({"unit": "operations", "notes": list(outcome.notes)} if outcome.foreign else {}),
     }
 
 
@@ -265,8 +319,8 @@ def junit(report: Report) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(line))
         ElementTree.SubElement(case, "error", message=printable.terminal(line))
     for outcome, row in zip(report.outcomes, rows(report.outcomes), strict=True):
-        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(outcome.cell.name))
-        message = _figures(row)
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(outcome.name))
+        message = _figures(report, row)
         if outcome.judgement.verdict is Verdict.REGRESSION:
             ElementTree.SubElement(case, "failure", message=message)
         elif outcome.judgement.verdict is Verdict.INCONCLUSIVE:
