@@ -17,6 +17,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/chunks.h" "${PROJECT_SOURCE_DIR
   DESTINATION "${header_dir}/engine/comm"
         COMPONENT engine)
 install(FILES "${PROJECT_SOURCE_DIR}/engine/gpu/device.h" "${PROJECT_SOURCE_DIR}/engine/gpu/runtime.h"
+              "${PROJECT_SOURCE_DIR}/engine/gpu/timer.h"
   DESTINATION "${header_dir}/engine/gpu" COMPONENT engine)
 if(HVD_HAVE_MPI)
   install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/mpi/from_communicator.h" DESTINATION "${header_dir}/engine/comm/mpi"

@@ -1,5 +1,5 @@
 // The interface of a compute backend: one training step of one rank, gradient by gradient. Implementations are
-// onednn/ (CPU), replay/ (recorded timings, no compute), cudnn/ (GPU, device_step.h), and tests/models/reference
+// onednn/ (CPU), replay/ (recorded times, no compute; CPU and GPU), cudnn/ (GPU, device_step.h), tests/models/reference
 // (naive, double), with which the tests compare the others. A TrainStep does not know the engine: it reports gradients
 // to a GradientSink, and the caller calls update().
 //

@@ -194,10 +194,10 @@ std::string plan_text(const Options& options, const Setup& setup, const std::str
   if (setup.unit() != models::kImages) work = fmt::format("{} {} a step per rank", model.batch_size, setup.unit());
   if (options.fit) work += " or fewer (--fit)";
   if (model.image_size != 0) work += fmt::format(", images {} x {}", model.image_size, model.image_size);
-  std::string text =
-      fmt::format("{}\n  {:<10} {}{}, {}, {} on {}\n", version_text(), setup.replay ? "replaying" : "training",
-                  printable(model.model), model.auxiliary_head ? " with its auxiliary head" : "", work,
-                  setup.compute_name(), setup.device_name());
+  std::string text = fmt::format(
+      "{}\n  {:<10} {}{}, {}, {} on {}{}\n", version_text(), setup.replay ? "replaying" : "training",
+      printable(model.model), model.auxiliary_head ? " with its auxiliary head" : "", work, setup.compute_name(),
+      setup.device_name(), setup.replay && setup.device == Device::kCuda ? ", gradients on GPUs" : "");
   text += plan_of_measurement(options);
   text += fmt::format("  stored in  {}\n", options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file));
   if (!partial.empty()) text += fmt::format("  until then {}\n", printable(partial));
@@ -208,16 +208,16 @@ namespace {
 
 /// Returns "fp32", "bf16", or "fp32, bf16 between nodes".
 std::string gradient_type_text(const RunRecord& run) {
-  if (run.device == "cuda" || run.allreduce_type == "fp32") return run.allreduce_type;
+  if (on_gpus(run) || run.allreduce_type == "fp32") return run.allreduce_type;
   return fmt::format("fp32, {} between nodes{}", run.allreduce_type, run.nodes > 1 ? "" : ", of which there is one");
 }
 
 }  // namespace
 
 std::string world_text(const Options& options, const RunRecord& run) {
-  const std::string text = fmt::format("  on         {}, {}, {} per rank\n  averaging  ",
-                                       count_of(run.allocation_size, "rank"), count_of(run.nodes, "host"),
-                                       run.device == "cuda" ? "one GPU" : count_of(run.threads, "compute thread"));
+  const std::string text =
+      fmt::format("  on         {}, {}, {} per rank\n  averaging  ", count_of(run.allocation_size, "rank"),
+                  count_of(run.nodes, "host"), on_gpus(run) ? "one GPU" : count_of(run.threads, "compute thread"));
   if (options.validate) {
     const std::string& turns = run.provenance.at("validate.turns").value;
     return text + "nothing: every rank trains the same batches, " +

@@ -61,10 +61,14 @@ GpuDescription RankParts::gpu(const std::string& engines, const std::string& ncc
 }
 
 GpuDescription RankParts::device(int threads) {
-  if (on_gpu()) return gpu({});
-  const Processor cpu = processor();
-  GpuDescription device{
-      {"processor", cpu.model}, {"processor.cores", std::to_string(cpu.cores)}, {"threads", std::to_string(threads)}};
+  GpuDescription device;
+  if (on_gpu()) {
+    device = gpu({});
+  } else {
+    const Processor cpu = processor();
+    device = {
+        {"processor", cpu.model}, {"processor.cores", std::to_string(cpu.cores)}, {"threads", std::to_string(threads)}};
+  }
   if (setup_.replay) device["replay"] = hex64(Hasher().text(models::to_text(*setup_.replay)).value());
   return device;
 }

@@ -23,6 +23,8 @@ std::vector<std::string> caution_lines(const Provenance& provenance) {
   return lines;
 }
 
+bool on_gpus(const RunRecord& run) { return run.device == "cuda" || run.provenance.contains("gpu.name"); }
+
 std::string_view name(Phase phase) noexcept {
   switch (phase) {
     case Phase::kFull: return "full";

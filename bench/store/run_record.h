@@ -87,4 +87,7 @@ struct RunRecord {
   std::vector<OperationRow> operations;
 };
 
+/// Returns true if the gradients of `run`, which may be a replay, lay in GPU memory. Pure.
+bool on_gpus(const RunRecord& run);
+
 }  // namespace hvd::bench

@@ -135,7 +135,7 @@ class RunWriter {
     };
     for (const RankRecord& rank : run_.ranks) {
       for (const StepSeries& series : kStepSeries) {
-        if (series.gpu_only && run_.device != "cuda") continue;
+        if (series.gpu_only && !on_gpus(run_)) continue;
         write(rank.rank, series.kind, rank.samples.*series.of_rank);
       }
     }

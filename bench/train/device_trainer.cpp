@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "models/graph/autodiff.h"
 #include "models/graph/cost.h"
+#include "models/replay/device_replay.h"
 
 namespace hvd::bench {
 namespace {
@@ -105,11 +106,11 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::GpuR
   for (gpu::Event* event : timed) *event = runtime_.make_event(gpu::Timing::kOn);
   const gpu::MemoryState before = runtime_.memory();
   used_before_ = static_cast<std::int64_t>(before.total_bytes - before.free_bytes);
-  build(backend, threads);
+  setup_.replay ? build_replay() : build(backend, threads);
   device_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), kReduction);
   for (std::size_t i = 0; i < step_->slots().size(); ++i) ready_.push_back(runtime_.make_event(gpu::Timing::kOn));
-  batches_.emplace(make_batches());
-  loaded_.resize(static_cast<std::size_t>(batches_->count()));
+  if (!setup_.replay) batches_.emplace(make_batches());
+  loaded_.resize(batches_ ? static_cast<std::size_t>(batches_->count()) : 1);
   wait(on_device_->compute_stream(), "the weights");  // start() sends the weights to the other ranks
 }
 
@@ -153,10 +154,28 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
     throw AgreedError(error.code(), "host " + engine_.topology().hosts.at(error.rank()) + ", " + error.what());
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
-    const auto rank = static_cast<std::size_t>(engine_.rank());
-    throw Error(Errc::kOutOfMemory, fmt::format("rank {} (host {}, {}): {}", rank, engine_.topology().hosts.at(rank),
-                                                runtime_.label(), error.what()));
+    throw out_of_memory(error);
   }
+}
+
+Error DeviceTrainer::out_of_memory(const Error& error) const {
+  const auto rank = static_cast<std::size_t>(engine_.rank());
+  return {Errc::kOutOfMemory, fmt::format("rank {} (host {}, {}): {}", rank, engine_.topology().hosts.at(rank),
+                                          runtime_.label(), error.what())};
+}
+
+void DeviceTrainer::build_replay() {
+  try {
+    auto step = models::make_device_replay_step(
+        *setup_.replay, setup_.gradient, runtime_, [this](std::size_t bytes) { return engine_.allocate(bytes); },
+        engine_.rank(), [this] { return !device_.graphs(); });
+    on_device_ = step.get();
+    step_ = std::move(step);
+  } catch (const Error& error) {
+    if (error.code() != Errc::kOutOfMemory) throw;
+    throw out_of_memory(error);
+  }
+  for (const models::ArenaSlot& slot : step_->slots()) facts_.parameters += static_cast<std::int64_t>(slot.count);
 }
 
 void DeviceTrainer::forward_backward(Sink& sink) {
@@ -190,7 +209,7 @@ void DeviceTrainer::abandon_steps_on_error(Body&& body) {
 }
 
 void DeviceTrainer::launch(const models::SgdOptions& sgd, Sink& sink) {
-  on_device_->load(batches_->at(steps_), deadline_.from_now());
+  on_device_->load(batches_ ? batches_->at(steps_) : models::Batch{}, deadline_.from_now());
   loaded_[steps_ % loaded_.size()] = true;
   on_device_->set_sgd(sgd);
   device_.run_step(on_device_->compute_stream(), {[&] { forward_backward(sink); }, [&] { update(); }});

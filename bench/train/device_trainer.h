@@ -13,13 +13,15 @@
 #include "bench/train/trainer.h"
 #include "bench/train/training_gpu.h"
 #include "bench/world/gpu_backend.h"
+#include "engine/base/error.h"
 #include "engine/runtime/device_engine.h"
 
 namespace hvd::bench {
 
 class DeviceTrainer final : public Trainer, public TrainingGpu {
  public:
-  /// Builds the network on `runtime`'s GPU, compiles kernels with `threads` threads, and plans the reduction.
+  /// Builds the network, or its replay, on `runtime`'s GPU, compiles kernels with `threads` threads, and plans the
+  /// reduction. A replay does not use `backend`.
   /// Errors: those of the model, the backend and the engine; out_of_memory, with a text that names rank and GPU, the
   /// memory needed, and the batch that would fit.
   DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::GpuRuntime& runtime, GpuBackend& backend,
@@ -70,6 +72,10 @@ class DeviceTrainer final : public Trainer, public TrainingGpu {
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void apply_deadline() override;
   void build(GpuBackend& backend, int threads);
+  /// Makes a step that replays setup_.replay.
+  void build_replay();
+  /// Returns an error that also names rank and GPU.
+  [[nodiscard]] Error out_of_memory(const Error& error) const;
   void forward_backward(Sink& sink);
   void update();
   void record_times(const Sink& sink, const DeviceReport& report);
@@ -84,10 +90,10 @@ class DeviceTrainer final : public Trainer, public TrainingGpu {
   std::optional<StepBound> bound_;
   std::string engines_;
   std::uint64_t steps_ahead_ = 0;
-  std::int64_t used_before_ = 0;  // bytes used on the GPU before the network was built
-  std::optional<SyntheticBatches> batches_;
-  std::vector<bool> loaded_;  // [batch]: loaded at least once
-  bool reducing_ = false;     // a stand-alone reduction is running, and may be waiting for peers
+  std::int64_t used_before_ = 0;             // bytes used on the GPU before the network was built
+  std::optional<SyntheticBatches> batches_;  // none for a replay
+  std::vector<bool> loaded_;                 // [batch]: loaded at least once; one element for a replay
+  bool reducing_ = false;                    // a stand-alone reduction is running, and may be waiting for peers
   gpu::PinnedMemory host_buffer_;
   std::array<Marks, kStepsInFlight> marks_;
   std::vector<gpu::Event> ready_;         // one per gradient, on the compute stream; used while recorder_ is set

@@ -72,6 +72,9 @@ void take_replay(const Options& options, Setup& setup) {
     note += fmt::format(", with every gradient cut to 1/{} of its size", options.replay_shrink);
   }
   setup.notes.push_back(std::move(note));
+  if (setup.device == Device::kCuda) {
+    setup.notes.emplace_back("a replay on GPUs has never run on one, only on fake GPUs (docs/gpu.md)");
+  }
 }
 
 void take_model(const Options& options, Setup& setup) {
@@ -95,16 +98,20 @@ void take_model(const Options& options, Setup& setup) {
   }
 }
 
-/// Decides whether the session runs on GPUs. If the user left the device open and no GPU can be used, a note says why.
-/// Errors: unsupported if the user asked for a GPU and no GPU can be used.
+/// Returns in one line why the GPUs cannot be used, or "" if they can. A replay needs no cuDNN.
+std::string absence(const Options& options, GpuBackend* gpus) {
+  return options.replay_file.empty() || gpus == nullptr ? gpu_absence(gpus) : gpu_absence(gpus->list());
+}
+
+/// Decides whether the session runs on GPUs. A replay does so only if the user asks for it. If the user left the device
+/// open and no GPU can be used, a note says why. Errors: unsupported if the user asked for a GPU and no GPU can be
+/// used.
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
   const std::string host_memory =
       fmt::format("--comm {} reduces gradients in host memory", options.comm == CommBackend::kMpi ? "mpi" : "loopback");
-  if (options.device == Device::kCpu || !options.replay_file.empty()) {
-    if (options.device == Device::kCuda) {
-      throw Error(Errc::kUnsupported, "--device cuda: a replay computes nothing; leave --device out");
-    }
+  const bool replays = !options.replay_file.empty();
+  if (options.device == Device::kCpu || (replays && options.device != Device::kCuda)) {
     if (nccl) {
       throw Error(Errc::kUnsupported,
                   "--comm nccl reduces gradients in GPU memory, and these are in the host's; use --comm mpi or "
@@ -115,14 +122,15 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   if (options.host_comm && options.device == Device::kCuda) {
     throw Error(Errc::kInvalidArgument, host_memory + "; on GPUs leave it out, or say --comm nccl");
   }
-  std::string absence = gpu_absence(gpus);
-  if (absence.empty() && options.host_comm) absence = host_memory;
-  if (absence.empty()) return true;
+  std::string why = absence(options, gpus);
+  if (why.empty() && options.host_comm) why = host_memory;
+  if (why.empty()) return true;
   if (options.device == Device::kCuda) {
-    throw Error(Errc::kUnsupported, fmt::format("--device cuda: {} (or compute on the CPU: --device cpu)", absence));
+    throw Error(Errc::kUnsupported,
+                fmt::format("--device cuda: {} (or {} on the CPU: --device cpu)", why, replays ? "replay" : "compute"));
   }
-  if (nccl) throw Error(Errc::kUnsupported, fmt::format("--comm nccl: {}; use --comm mpi or --comm auto", absence));
-  if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // without a backend, no note
+  if (nccl) throw Error(Errc::kUnsupported, fmt::format("--comm nccl: {}; use --comm mpi or --comm auto", why));
+  if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + why);  // without a backend, no note
   return false;
 }
 

@@ -266,7 +266,7 @@ RunSettings settings_of(const Options& options, const Setup& setup) {
   RunSettings settings{
       {"the program", fmt::format("{} of commit {}", build_info().version, build_info().git_commit)},
       {"--model", setup.model.model},
-      {"--device", std::string(setup.device_name())},
+      {"--device", setup.device == Device::kCuda ? "cuda" : std::string(setup.device_name())},
       {"--batch-size", std::to_string(setup.model.batch_size)},
       {"--image-size", std::to_string(setup.model.image_size)},
       {"--replay", setup.replay ? "a profile of hash " + hex64(Hasher().text(to_text(*setup.replay)).value()) : "off"},

@@ -223,6 +223,16 @@ class CudaRuntime final : public GpuRuntime {
     scale_on_gpu(static_cast<std::byte*>(data), count, dtype, factor, native(stream));
   }
   [[nodiscard]] std::string scale_refusal() const override { return kernels_refusal(device_); }
+  void start_timer(DeviceTimer* timer, StreamView stream) override {
+    require_kernels();
+    make_current();
+    start_timer_on_gpu(timer, native(stream));
+  }
+  void await_timer(const DeviceTimer* timer, std::chrono::nanoseconds after, StreamView stream) override {
+    require_kernels();
+    make_current();
+    await_timer_on_gpu(timer, after, native(stream));
+  }
   void record(EventView event, StreamView stream) override {
     check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord", "");
   }
@@ -328,6 +338,11 @@ class CudaRuntime final : public GpuRuntime {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     check(cudaStreamIsCapturing(native(stream), &state), "cudaStreamIsCapturing", "");
     return state != cudaStreamCaptureStatusNone;
+  }
+  void require_kernels() const {
+    if (const std::string why = kernels_refusal(device_); !why.empty()) {
+      throw Error(Errc::kUnsupported, fmt::format("{}: timers: {}", label(), why));
+    }
   }
   void require_nonzero(std::size_t bytes, std::string_view what) const {
     if (bytes == 0) throw Error(Errc::kInvalidArgument, fmt::format("{}: zero bytes for {}", label(), what));

@@ -12,4 +12,12 @@ void scale_on_gpu(std::byte* /*data*/, std::size_t /*count*/, DataType /*dtype*/
   throw Error(Errc::kUnsupported, kernels_refusal({}));
 }
 
+void start_timer_on_gpu(DeviceTimer* /*timer*/, CUstream_st* /*stream*/) {
+  throw Error(Errc::kUnsupported, kernels_refusal({}));
+}
+
+void await_timer_on_gpu(const DeviceTimer* /*timer*/, std::chrono::nanoseconds /*after*/, CUstream_st* /*stream*/) {
+  throw Error(Errc::kUnsupported, kernels_refusal({}));
+}
+
 }  // namespace hvd::gpu

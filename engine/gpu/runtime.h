@@ -24,6 +24,7 @@
 #include "engine/base/deadline.h"
 #include "engine/base/types.h"
 #include "engine/gpu/device.h"
+#include "engine/gpu/timer.h"
 
 namespace hvd::gpu {
 
@@ -136,8 +137,16 @@ class GpuRuntime {
   /// those of hvd::scale() (engine/base/scale.h). Errors: invalid_argument for integers; unsupported if scale_refusal()
   /// returns a reason.
   virtual void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) = 0;
-  /// Returns the reason why scale() is unsupported, in one line, or an empty text if it is supported.
+  /// Returns the reason why scale() and the timers are unsupported, in one line, or an empty text if they are
+  /// supported.
   [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
+
+  /// Enqueues a kernel that sets `timer->start` to the present. `timer` is in device memory. Errors: as scale().
+  virtual void start_timer(DeviceTimer* timer, StreamView stream) = 0;
+  /// Enqueues a kernel that lasts until `after`, multiplied by `timer->factor`, has passed since `timer->start`. If
+  /// that time has passed already, the kernel ends at once. It always ends by itself, after kMaxTimerWait or, if the
+  /// GPU's clock stands still, after about a second. Only one of its threads waits. Errors: as scale().
+  virtual void await_timer(const DeviceTimer* timer, std::chrono::nanoseconds after, StreamView stream) = 0;
 
   /// Enqueues a recording of the event. The event is finished when all earlier work on `stream` is finished. While
   /// `stream` is captured, the event is a dependency inside the graph: no code outside the graph may wait for the event

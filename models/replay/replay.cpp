@@ -10,12 +10,10 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "models/arena_types.h"
+#include "models/replay/replay_base.h"
 
 namespace hvd::models {
 namespace {
-
-constexpr std::size_t kPeriod = 7;  // period of replay_gradient_value() along a gradient
 
 double median(std::vector<double> values) {
   const std::size_t middle = values.size() / 2;
@@ -25,54 +23,26 @@ double median(std::vector<double> values) {
   return (*std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle)) + above) / 2;
 }
 
-Clock::duration to_duration(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-class ReplayStep final : public TrainStep, public ShardedUpdate {
+class ReplayStep final : public ReplayBase<TrainStep>, public ShardedUpdate {
  public:
   ReplayStep(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate, int rank)
-      : profile_(std::move(profile)), type_(gradient), next_factor_(first_factor(rank, profile_.factors.size())) {
-    require_floating(gradient);
-    if (profile_.gradients.empty()) {
-      throw Error(Errc::kInvalidArgument, fmt::format("replay of {}: the profile has no gradients", profile_.model));
-    }
-    std::size_t offset = 0;
-    for (const ReplayProfile::Gradient& entry : profile_.gradients) {
-      slots_.push_back({.name = entry.name,
-                        .offset = offset,
-                        .count = entry.count,
-                        .shape = Shape{static_cast<std::int64_t>(entry.count)}});
-      offset += entry.count;
-    }
-    gradients_ = allocate(offset * size_of(type_));
-    // Make a long piece of the pattern, so that fill() needs only a few large copies for a gradient.
-    std::vector<double> values(kPatternElements + kPeriod);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = replay_gradient_value(0, i);
-    pattern_.resize(values.size() * size_of(type_));
-    store(type_, values, pattern_);
-  }
-
-  [[nodiscard]] std::span<const ArenaSlot> slots() const override { return slots_; }
-  [[nodiscard]] DataType gradient_type() const override { return type_; }
-  [[nodiscard]] std::span<std::byte> gradient_arena() override { return gradients_; }
-  [[nodiscard]] std::vector<std::span<std::byte>> state_to_broadcast() override { return {}; }
-  void state_changed() override {}
+      : ReplayBase(std::move(profile), gradient, allocate, rank), pattern_(pattern(kPatternElements)) {}
 
   double forward_backward(const Batch& /*batch*/, GradientSink& sink) override {
     const auto start = Clock::now();
     const double factor = take_factor();
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      fill(i);
-      std::this_thread::sleep_until(start + to_duration(factor * profile_.gradients[i].ready_seconds));
+    for (std::size_t i = 0; i < slots().size(); ++i) {
+      fill(i, kPatternElements,
+           [this](std::byte* to, std::size_t from, std::size_t bytes) { std::memcpy(to, &pattern_[from], bytes); });
+      std::this_thread::sleep_until(start + to_duration(factor * recorded().gradients[i].ready_seconds));
       sink.gradient_ready(i);
     }
-    std::this_thread::sleep_until(start + to_duration(factor * profile_.backward_end_seconds));
+    std::this_thread::sleep_until(start + to_duration(factor * recorded().backward_end_seconds));
     return 0;  // a replay computes nothing and has no loss
   }
 
   void update(const SgdOptions& /*options*/) override {
-    std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds));
+    std::this_thread::sleep_until(Clock::now() + to_duration(recorded().update_seconds));
   }
 
   ShardedUpdate* sharded() override { return this; }
@@ -81,75 +51,35 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
   void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
     std::size_t elements = 0;
     for (const ArenaRange& range : share) elements += range.count;
-    const double part = static_cast<double>(elements * size_of(type_)) / static_cast<double>(gradients_.size());
-    std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds * part));
+    const double part =
+        static_cast<double>(elements * size_of(gradient_type())) / static_cast<double>(gradient_arena().size());
+    std::this_thread::sleep_until(Clock::now() + to_duration(recorded().update_seconds * part));
   }
   // Returns as many zero bytes as the weights have, so that gathering them moves as many bytes as in a real run.
   std::span<std::byte> weight_arena() override {
-    weights_.resize(gradients_.size() / size_of(type_) * sizeof(float));
+    weights_.resize(gradient_arena().size() / size_of(gradient_type()) * sizeof(float));
     return weights_;
   }
   [[nodiscard]] DataType weight_type() const override { return DataType::kF32; }
 
-  void read_parameter(std::size_t /*parameter*/, std::span<float> /*out*/) override { no_weights(); }
-  void write_parameter(std::size_t /*parameter*/, std::span<const float> /*in*/) override { no_weights(); }
   void read_gradient(std::size_t parameter, std::span<float> out) override {
-    if (parameter >= slots_.size() || slots_[parameter].count != out.size()) {
-      throw Error(Errc::kInvalidArgument,
-                  fmt::format("replay of {}: no gradient {} of {} elements", profile_.model, parameter, out.size()));
-    }
+    require_gradient(parameter, out.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = static_cast<float>(load(type_, gradients_, slots_[parameter].offset + i));
+      out[i] = static_cast<float>(load(gradient_type(), gradient(parameter), i));
     }
   }
 
   [[nodiscard]] MemoryReport memory() const override {
     MemoryReport report;
     report.parameters = weights_.size();
-    report.gradients = gradients_.size();
+    report.gradients = gradient_bytes();
     report.workspace = pattern_.size();
     return report;
   }
-  [[nodiscard]] std::vector<OperationProfile> profile() const override { return {}; }
-  [[nodiscard]] std::string description() const override {
-    return fmt::format("replay of run {} ({}, {}, {})", profile_.source_run, profile_.model, profile_.compute_type,
-                       profile_.device);
-  }
 
  private:
-  static constexpr std::size_t kPatternElements = kPeriod * 8192;
+  static constexpr std::size_t kPatternElements = kReplayPeriod * 8192;
 
-  double take_factor() {
-    if (profile_.factors.empty()) return 1;
-    const double factor = profile_.factors[next_factor_];
-    next_factor_ = (next_factor_ + 1) % profile_.factors.size();
-    return factor;
-  }
-
-  [[noreturn]] void no_weights() const {
-    throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
-  }
-
-  // Fills a gradient. Called in each step, because the previous step's reduction replaced the values by sums.
-  void fill(std::size_t parameter) {
-    const std::size_t element = size_of(type_);
-    const std::size_t phase =
-        3 * parameter % kPeriod;  // replay_gradient_value(p, i) == replay_gradient_value(0, i + 3p)
-    std::size_t offset = slots_[parameter].offset;
-    std::size_t left = slots_[parameter].count;
-    while (left > 0) {
-      const std::size_t take = std::min(left, kPatternElements);
-      std::memcpy(gradients_.data() + offset * element, pattern_.data() + phase * element, take * element);
-      offset += take;
-      left -= take;
-    }
-  }
-
-  ReplayProfile profile_;
-  DataType type_;
-  std::size_t next_factor_;
-  std::vector<ArenaSlot> slots_;
-  std::span<std::byte> gradients_;  // memory from the allocator
   std::vector<std::byte> pattern_;
   std::vector<std::byte> weights_;  // empty until weight_arena() is called
 };
@@ -157,7 +87,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 }  // namespace
 
 double replay_gradient_value(std::size_t parameter, std::size_t element) noexcept {
-  return (static_cast<double>((3 * parameter + element) % kPeriod) - 3.0) / 4.0;
+  return (static_cast<double>((3 * parameter + element) % kReplayPeriod) - 3.0) / 4.0;
 }
 
 ReplayRecorder::ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header)

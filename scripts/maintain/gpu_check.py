@@ -61,6 +61,7 @@ LAUNCHES = {"graph": f"{LAUNCH}graph", "waited": f"{LAUNCH}waited --no-launch-ah
 LAUNCHES["enqueued"] = f"{LAUNCH}enqueued --no-cuda-graph"
 REPLAY = f"{TRAIN} --batch-size 64 --num-warmup-batches 10 --num-iters 30 --max-time 30 --no-db"
 REPLAY += " --record-replay {out}/{part}.replay"
+REPLAYED = "{hvd_bench} --device cuda --replay {out}/{part}.replay --num-iters 30 --max-time 30 --no-db"
 STEP = "{train_step_bench} --device cuda --winners {out}/winners --model {model} --dtype {dtype}"
 # The ways to read images alternate: an earlier measurement misled, because the loss of VGG-16 had collapsed.
 IMAGES = enumerate(("columns", "padded", "padded", "columns"))
@@ -140,7 +141,7 @@ PARTS = [
     *for_cells(
         "fp16,bf16", Part("profile", 1, 4, 60, {"": f"{STEP} --batch 256 --steps 8 --profile --profile-rows 1000"})
     ),
-    *for_cells("fp16", Part("replay", 1, 5, 90, {"": REPLAY})),
+    *for_cells("fp16", Part("replay", 1, 8, 90, {"": REPLAY, "replayed": REPLAYED})),
     *for_cells("bf16 vgg16", Part("choices", 1, 20, 90, CHOICES)),
     Part("nccl", 1, 100, 270, SHARED, NONE_SKIPPED, NCCL),
     Part("tests", 1, 150, 400, TESTS | AHEAD, TESTED, at_once=True),

@@ -271,6 +271,7 @@ class FakeGpus final : public bench::GpuBackend {
     auto runtime = std::make_unique<FakeRuntime>(world_, index, options);
     if (on_launch) runtime->on_launch = [this, index] { on_launch(index); };
     if (on_capture) runtime->on_capture = [this, index] { on_capture(index); };
+    if (on_timer) runtime->on_timer = [this, index](std::chrono::nanoseconds wait) { on_timer(index, wait); };
     return runtime;
   }
   std::shared_ptr<comm::nccl::Api> load_nccl(gpu::GpuRuntime& runtime) override {
@@ -303,8 +304,10 @@ class FakeGpus final : public bench::GpuBackend {
   int broken_gpu = -1;
   int visible_to_a_rank = 0;  ///< if not 0, the number of GPUs that a GPU says its process sees
   std::function<void(int gpu)> on_launch, on_capture;  ///< given to FakeRuntime as its callbacks of the same names
-  models::CudnnOptions asked;                          ///< the options with which rank 0's step was made
-  int asked_threads = 0;                               ///< the threads that may compile kernels for this step
+  /// Given to FakeRuntime as its callback of the same name. The fake GPUs call it one after another.
+  std::function<void(int gpu, std::chrono::nanoseconds wait)> on_timer;
+  models::CudnnOptions asked;  ///< the options with which rank 0's step was made
+  int asked_threads = 0;       ///< the threads that may compile kernels for this step
 
  private:
   FakeWorld world_;

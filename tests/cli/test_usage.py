@@ -11,6 +11,7 @@ from program import (
     MPIRUN,
     NETWORK,
     PROGRAM,
+    SLEEPING,
     TINY,
     TRAINING,
     ProgramTest,
@@ -105,6 +106,7 @@ class BadInput(ProgramTest):
     def test_what_needs_a_gpu(self) -> None:
         hidden = {"CUDA_VISIBLE_DEVICES": ""}  # hides the machine's GPUs
         self.refused(run("--device", "cuda", env=hidden), 2, "--device cuda", "--device cpu")
+        self.refused(run(*SLEEPING, "--device", "cuda", env=hidden), 2, "--device cuda: ", "(or replay on the CPU: ")
         self.refused(run("--dtype", "tf32", env=hidden), 2, "tf32", "bf16")
         self.refused(run("--comm", "nccl", env=hidden), 2, "--comm mpi")
         self.refused(run("--comm", "nccl", "--device", "cpu"), 2, "--comm mpi")

@@ -68,6 +68,42 @@ TEST_F(OnGpu, ScalesWithTheBitsOfTheHost) {
   }
 }
 
+TEST_F(OnGpu, TimersWaitInGraphsToo) {
+  if (const std::string why = runtime_->scale_refusal(); !why.empty()) GTEST_SKIP() << why;
+  const auto stream = runtime_->make_stream(gpu::Priority::kNormal);
+  const auto begin = runtime_->make_event(gpu::Timing::kOn);
+  const auto end = runtime_->make_event(gpu::Timing::kOn);
+  const auto device = runtime_->allocate(sizeof(gpu::DeviceTimer), "a timer");
+  const auto host = runtime_->allocate_pinned(sizeof(double), "a factor");
+  auto* const timer = reinterpret_cast<gpu::DeviceTimer*>(device->bytes.data());
+  const auto measured = [&](double factor, const std::function<void()>& work) {
+    std::memcpy(host->bytes.data(), &factor, sizeof factor);
+    runtime_->copy(&timer->factor, host->bytes.data(), sizeof factor, stream);
+    runtime_->record_outside(begin, stream);
+    work();
+    runtime_->record_outside(end, stream);
+    runtime_->synchronize(end.view(), soon(), "a timer");
+    return runtime_->elapsed(begin, end);
+  };
+  const auto enqueue = [&] {
+    runtime_->start_timer(timer, stream);
+    runtime_->await_timer(timer, 1ms, stream);
+    runtime_->await_timer(timer, 4ms, stream);
+  };
+  EXPECT_GE(measured(1, enqueue), 3900us) << "by the events; the GPU's clock may tick rarely";
+  gpu::Capture capture(*runtime_, stream);
+  enqueue();
+  const gpu::Graph graph = capture.finish();
+  for (const double factor : {1.0, 2.5}) {
+    EXPECT_GE(measured(factor, [&] { runtime_->launch(graph, stream); }), factor * 3900us) << factor;
+  }
+  const auto bounded = [&] {
+    runtime_->start_timer(timer, stream);
+    runtime_->await_timer(timer, 24h, stream);
+  };
+  EXPECT_GE(measured(1, bounded), 490ms) << "and it ends";
+}
+
 TEST_F(OnGpu, CopiesThroughAGraphWithAFork) {
   constexpr std::size_t kBytes = 1 << 20;
   const auto compute = runtime_->make_stream(gpu::Priority::kNormal);

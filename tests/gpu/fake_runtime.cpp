@@ -251,6 +251,21 @@ void FakeRuntime::scale(void* data, std::size_t count, DataType dtype, double fa
   kernel(stream, "scale", {range}, {range}, [=] { hvd::scale(static_cast<std::byte*>(data), count, dtype, factor); });
 }
 
+void FakeRuntime::start_timer(gpu::DeviceTimer* timer, gpu::StreamView stream) {
+  if (!no_scaling.empty()) throw Error(Errc::kUnsupported, label() + ": timers: " + no_scaling);
+  const Range start = std::as_bytes(std::span(&timer->start, 1));
+  kernel(stream, "start timer", {}, {start}, [timer] { timer->start = 1; });
+}
+
+void FakeRuntime::await_timer(const gpu::DeviceTimer* timer, std::chrono::nanoseconds after, gpu::StreamView stream) {
+  if (!no_scaling.empty()) throw Error(Errc::kUnsupported, label() + ": timers: " + no_scaling);
+  kernel(stream, "await timer", {std::as_bytes(std::span(timer, 1))}, {}, [this, timer, after] {
+    if (timer->start != 1) throw Error(Errc::kBackend, "a timer is awaited that was not started");
+    const std::chrono::duration<double, std::nano> scaled = after * timer->factor;
+    if (on_timer) on_timer(std::chrono::round<std::chrono::nanoseconds>(scaled));
+  });
+}
+
 void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
   {
     const MutexLock lock(mutex_);

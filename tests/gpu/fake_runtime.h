@@ -57,6 +57,9 @@ class FakeRuntime final : public gpu::GpuRuntime {
   std::function<void()> on_launch;
   /// begin_capture() calls this function first. May be null.
   std::function<void()> on_capture;
+  /// Called when a wait of await_timer() runs, with the wait multiplied by the timer's factor. The wait then ends at
+  /// once. May be null. The function must not call the GPU.
+  std::function<void(std::chrono::nanoseconds)> on_timer;
   /// The text that scale_refusal() returns.
   std::string no_scaling;
   /// Number of streams, events, graphs and memory blocks that still have an owner.
@@ -73,6 +76,8 @@ class FakeRuntime final : public gpu::GpuRuntime {
   void fill(void* to, std::byte value, std::size_t bytes, gpu::StreamView stream) override;
   void scale(void* data, std::size_t count, DataType dtype, double factor, gpu::StreamView stream) override;
   [[nodiscard]] std::string scale_refusal() const override { return no_scaling; }
+  void start_timer(gpu::DeviceTimer* timer, gpu::StreamView stream) override;
+  void await_timer(const gpu::DeviceTimer* timer, std::chrono::nanoseconds after, gpu::StreamView stream) override;
   void record(gpu::EventView event, gpu::StreamView stream) override;
   void record_outside(gpu::EventView event, gpu::StreamView stream) override;
   void wait(gpu::StreamView stream, gpu::EventView event) override;

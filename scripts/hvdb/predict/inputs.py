@@ -290,6 +290,8 @@ def gather(
     crowded = "had more threads than cores"
     if full.fact(_CROWDED) and full.device != "replay":
         raise HvdbError(f"run {full.short_id} {crowded}, which says nothing about ranks that do not")
+    if full.device == "replay" and full.fact("gpu.name"):
+        raise HvdbError(f"run {full.short_id} is a replay on GPUs, from which nothing can be predicted yet")
     _require_gradients(profile, full)
     first = _training(base)
     sessions = [first]

@@ -66,6 +66,23 @@ TEST_F(Store, WrittenRowsKeepTheRulesOfTheSchemaAndARowThatBreaksOneIsStored) {
   EXPECT_EQ(count(file_, "SELECT count(*) FROM run WHERE nodes = 0"), 1);
 }
 
+TEST_F(Store, WhatOnlyAGpuHasIsStoredOfGpusAndOfReplaysOnThem) {
+  RunRecord run = example(session_);
+  for (RankRecord& rank : run.ranks) rank.samples.launch = {0.1, 0.1, 0.1};
+  const auto stored = [&] {
+    ResultStore store(folder_ / (new_uuid() + ".db"), session_, "x");
+    store.save(run);
+    return count(store.partial(), "SELECT count(*) FROM sample WHERE kind = 'launch_seconds'");
+  };
+  EXPECT_EQ(stored(), 0);
+  run.device = "replay";
+  EXPECT_EQ(stored(), 0);
+  run.provenance["gpu.name"] = {"NVIDIA H200", true};
+  EXPECT_EQ(stored(), 2);
+  run.device = "cuda";
+  EXPECT_EQ(stored(), 2);
+}
+
 TEST_F(Store, SavingAgainReplacesTheRun) {
   RunRecord run = example(session_);
   ResultStore store(file_, session_, "x");

@@ -558,6 +558,12 @@ class RefusalTest(PredictTest):
         self.measure(training(columns=columns), self.COLL)
         self.refused(3, "rounds messages to bf16 between nodes")
 
+    def test_a_replay_on_gpus_is_refused(self) -> None:
+        facts = {**FACTS, "gpu.name": ("NVIDIA H200", 1)}
+        columns = {"plan_hash": PLAN, "device": "replay", "comm": "nccl", "data_plane": "nccl 2.27.3"}
+        self.measure(training(columns=columns, provenance=facts), self.COLL)
+        self.refused(2, "is a replay on GPUs, from which nothing can be predicted yet")
+
     def test_gpus_were_never_validated(self) -> None:
         columns = {"plan_hash": PLAN, "device": "cuda", "comm": "nccl", "data_plane": "nccl 2.27.3, memory registered"}
         there = {"nodes": 1, "device": "cuda", "comm": "nccl"}
