@@ -122,7 +122,7 @@ class ApptainerTest(unittest.TestCase):
         docker = [
             " ".join(argument.split()) for name, argument in instructions(RECIPES / "Dockerfile") if name == "RUN"
         ]
-        self.assertEqual(posts[0][3:], docker[:4])
+        self.assertEqual(posts[0][3:], docker[:5])
         installed = next(argument for argument in docker if "apt-get install" in argument)
         steps = [part.strip().replace(" openssh-server", "") for part in installed.split("&&")]
         self.assertEqual(posts[1][1:], [*steps, next(argument for argument in docker if "ldconfig" in argument)])
