@@ -3,6 +3,7 @@
 // and joining the lanes, and bits become such a vector by testing each lane's own bit.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "engine/base/assert.h"
 #include "engine/base/vectors.h"
@@ -94,15 +95,19 @@ struct LaneBits {
   alignas(64) static constexpr std::array<std::uint32_t, kHalf> kBits = lane_bits<T, kBytes>();
 };
 
+/// Joins the lower and the upper half of the lanes by bitwise OR. g++ 11 has no __builtin_shufflevector, and g++ keeps
+/// what memcpy() moves in registers.
+template <int kBytes>
+HVD_ALWAYS_INLINE typename Vectors<kBytes / 2>::U32 joined_halves(typename Vectors<kBytes>::U32 v) {
+  typename Vectors<kBytes / 2>::U32 lower, upper;
+  std::memcpy(&lower, &v, sizeof(lower));
+  std::memcpy(&upper, reinterpret_cast<const char*>(&v) + sizeof(lower), sizeof(upper));
+  return lower | upper;
+}
 /// Joins the lanes by bitwise OR.
 HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<16>::U32 v) { return (v[0] | v[1]) | (v[2] | v[3]); }
-HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<32>::U32 v) {
-  return joined(__builtin_shufflevector(v, v, 0, 1, 2, 3) | __builtin_shufflevector(v, v, 4, 5, 6, 7));
-}
-HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<64>::U32 v) {
-  return joined(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) |
-                __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-}
+HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<32>::U32 v) { return joined(joined_halves<32>(v)); }
+HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<64>::U32 v) { return joined(joined_halves<64>(v)); }
 
 /// Returns bf16 in the high halves of the lanes, rounded to nearest even like float_to_bf16(). kNumbers: no lane that
 /// is kept has a NaN.

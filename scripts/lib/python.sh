@@ -1,7 +1,11 @@
 # Sourced. Sets HVD_PYTHON to the first Python 3.10 or newer with numpy and matplotlib among: $HVD_PYTHON, the
-# checkout's build/python (scripts/install_deps --tests), the PATH, the system's folders. The first python3 on the PATH
-# often has no numpy or matplotlib (pyenv, conda, a module).
+# checkout's build/python (scripts/install_deps --tests), and HVD_PYTHONS.
 # shellcheck shell=bash
+
+# The first python3 on the PATH often has no numpy or matplotlib (pyenv, conda, a module), or is too old: that of RHEL 9
+# is 3.9, with newer ones beside it.
+HVD_PYTHONS=(python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3 /usr/local/bin/python3
+  /opt/conda/bin/python3)
 
 # Removes the current folder, which may contain a stranger's files, from the path on which Python looks for modules.
 HVD_PYTHON_PATH='import sys; sys.path[:] = filter(None, sys.path)'
@@ -17,15 +21,15 @@ hvd_python_is_good() {
 hvd_choose_python() {
   local candidate here
   here=$(dirname "${BASH_SOURCE[0]}")/../../build/python/bin/python
-  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} "$here" python3 /usr/bin/python3 /usr/local/bin/python3; do
+  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} "$here" "${HVD_PYTHONS[@]}"; do
     if command -v "$candidate" >/dev/null && hvd_python_is_good "$candidate"; then
       HVD_PYTHON=$(command -v "$candidate")
       export HVD_PYTHON
       return 0
     fi
   done
-  echo "no Python 3.10+ with numpy and matplotlib was found: install them (Debian: python3-numpy python3-matplotlib)," \
-    "or set HVD_PYTHON" >&2
+  echo "no Python 3.10+ with numpy and matplotlib was found: install them (Debian: python3-numpy python3-matplotlib;" \
+    "RHEL 9: with pip into a virtual environment of python3.11), or set HVD_PYTHON" >&2
   return 2
 }
 
@@ -50,8 +54,7 @@ hvd_exec_module() {
 hvd_exec_plain() {
   local minor=$1 candidate
   shift
-  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python3.10 \
-    /usr/bin/python3 /opt/conda/bin/python3; do
+  for candidate in ${HVD_PYTHON:+"$HVD_PYTHON"} "${HVD_PYTHONS[@]}"; do
     if command -v "$candidate" >/dev/null &&
       "$candidate" -c "import sys; sys.exit(sys.version_info < (3, $minor))" 2>/dev/null; then
       hvd_exec_with "$candidate" "$@"

@@ -118,6 +118,9 @@ GETENV_OWNERS = (
 )
 # doctor/mpi_probe.cpp ends a child process, which must not return into its caller.
 EXIT_OWNERS = ("bench/cli/doctor/mpi_probe.cpp", "bench/cli/main.cpp", "bench/cli/process_end.cpp")
+# Of the modules in scripts/, only this one imports sqlite3: the system's SQLite may be too old for stores.
+SQLITE_OWNER = "hvdb.base.sqlite"
+SQLITE = re.compile(r"^[ \t]*(?:import|from) sqlite3\b|\bsqlite3\.connect\(", re.MULTILINE)
 MAX_LINES_CPP = 450
 MAX_CODE_LINES = 600
 
@@ -352,10 +355,14 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
 def check_python(modules: Mapping[str, str]) -> list[Violation]:
     """Checks that packages of hvdb import others only along PYTHON_ARROWS, and that no modules import in a circle.
 
-    modules: dotted name -> text.
+    Checks also that only SQLITE_OWNER imports sqlite3. modules: dotted name -> text.
     """
     graph = imports(modules)
     violations = []
+    for name, text in modules.items():
+        if name != SQLITE_OWNER and (match := SQLITE.search(text)):
+            what = f"{match[0].strip()}: {SQLITE_OWNER} chooses the library"
+            violations.append(Violation(name, _line(text, match.start()), what))
     for name, targets in graph.items():
         package = ".".join(name.split(".")[:2])
         if package not in PYTHON_ARROWS:

@@ -218,6 +218,8 @@ class RulesTest(unittest.TestCase):
         self.assert_found(rules.check_python(up), "hvdb.read.b:2: hvdb.read may not import hvdb.show.a")
         relative = {"hvdb.show.a": "", "hvdb.read.b": "from ..show import a\n"}
         self.assert_found(rules.check_python(relative), "hvdb.read.b:1: hvdb.read may not import hvdb.show.a")
+        opens = {"hvdb.base.sqlite": "import sqlite3", "hvdb.read.b": "x = 1\nimport sqlite3"}
+        self.assert_found(rules.check_python(opens), "hvdb.read.b:2: import sqlite3: hvdb.base.sqlite chooses")
         beside = {"m.p": "", "m.p.a": "from . import b", "m.p.b": "from .a import x"}
         self.assert_found(rules.check_python(beside), "a circle of imports: m.p.a -> m.p.b")
         turn = {"hvdb.read.a": "from hvdb.read.b import x", "hvdb.read.b": "from hvdb.read import a"}

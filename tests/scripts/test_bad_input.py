@@ -14,6 +14,32 @@ from limits import HANG
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import SessionSpec, make
 
+# Stands in for Python's sqlite3 where its library is that of RHEL 9, which knows no STRICT tables.
+OLD_SQLITE = """
+import _sqlite3
+from _sqlite3 import *
+
+sqlite_version = "3.34.1"
+sqlite_version_info = (3, 34, 1)
+
+
+class Old(_sqlite3.Connection):
+    def execute(self, sql, *values):
+        if "sqlite_schema" in sql or "STRICT" in sql:
+            raise DatabaseError('malformed database schema (session) - near "STRICT": syntax error')
+        return super().execute(sql, *values)
+
+
+def connect(*words, **options):
+    return _sqlite3.connect(*words, factory=Old, **options)
+"""
+# Stands in for pysqlite3.
+NEWER_SQLITE = """
+from _sqlite3 import *
+
+sqlite_version_info = tuple(map(int, sqlite_version.split(".")))
+"""
+
 
 class BadInput(FolderTest):
     def setUp(self) -> None:
@@ -52,6 +78,29 @@ class BadInput(FolderTest):
             done = execute(SCRIPTS / words[0], *words[1:], env={**os.environ, "PYTHONIOENCODING": "ascii"})
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("caf\\xe9", done.stdout)
+
+    def test_a_python_whose_sqlite_is_too_old(self) -> None:
+        fakes = self.folder / "fakes"
+        executable(fakes / "sqlite3.py", OLD_SQLITE)
+        environment = {**os.environ, "PYTHONPATH": str(fakes)}
+        words = ("efficiency", "ranks", "report", "merge", "compare", "export", "campaign")
+        last = {"merge": ("-o", self.folder / "out.db"), "export": ("--jsonl", self.folder / "out.jsonl")}
+        last["campaign"] = ("generate", "laptop", "--site", "laptop", "--out", self.folder / "made", "--pilot")
+        commands = [(word, *last.get(word, ()), self.db) for word in words]
+        for old in ("sqlite3", "pysqlite3"):
+            for command in commands:
+                done = execute(SCRIPTS / command[0], *command[1:], code=2, env=environment)
+                self.assertRegex(
+                    done.stderr,
+                    rf"^scripts/{command[0]}: SQLite 3\.34\.1 of Python's module {old} is too old for stores, which "
+                    r"need 3\.37: run `\S+ -m pip install pysqlite3-binary`, or let HVD_PYTHON name another Python\n$",
+                )
+            execute(SCRIPTS / "merge", "--help", code=0, env=environment)
+            executable(fakes / "pysqlite3.py", OLD_SQLITE)
+        executable(fakes / "pysqlite3.py", NEWER_SQLITE)
+        for command in commands[:4]:
+            done = execute(SCRIPTS / command[0], *command[1:], env=environment)
+            self.assertEqual(done.stderr, "", command)
 
     def test_a_recorded_command_that_is_none(self) -> None:
         self.change("UPDATE session SET command_line = 'hvd_bench --model \"x'")

@@ -241,6 +241,18 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         check = "import numpy, matplotlib"
         self.assertEqual(shell(f"{done.stdout.strip()} -c '{check}'", REPOSITORY).returncode, 0)
 
+    def test_a_newer_python_beside_python3_is_found(self) -> None:
+        """As on RHEL 9, where python3 is 3.9: the stand-in for it fails whenever it is asked, and the other never."""
+        copy = self.checkout()
+        self.program("python3", "#!/bin/sh\nexit 1\n")
+        self.program("python3.14", '#!/bin/sh\n[ $# = 2 ] || echo "newer $3 $4"\n')
+        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "HVD_PYTHON": ""}
+        for command in ("efficiency", "campaign", "--help"):
+            started = shell(f"source scripts/lib/python.sh; hvd_exec {command}", copy, code=0, **environment)
+            self.assertEqual(started.stdout, f"newer hvdb {command}\n")
+            alone = f"source scripts/lib/python.sh; HVD_PYTHONS=(python3); hvd_exec {command}"
+            self.assertRegex(shell(alone, copy, code=2, **environment).stderr, r"^no Python 3\.1[01]\b.*HVD_PYTHON\n$")
+
     def test_the_python_of_the_checkout_comes_before_that_of_the_path(self) -> None:
         copy = self.checkout()
         own = copy / "build" / "python" / "bin" / "python"

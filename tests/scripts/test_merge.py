@@ -206,6 +206,14 @@ class MergeTest(TwoStores):
         self.assertTrue(all(len(run.step_seconds_series()) for run in runs.load([self.out])))
         self.assertEqual(digest(leftover), before)
 
+    def test_every_module_of_sqlite_tells_of_a_hot_journal(self) -> None:
+        """pysqlite3 names only the primary code of an error, and Python before 3.11 none."""
+        for name in (None, "SQLITE_READONLY", "SQLITE_READONLY_ROLLBACK", "SQLITE_READONLY_DBMOVED"):
+            error = sqlite3.OperationalError("attempt to write a readonly database")
+            if name:
+                error.sqlite_errorname = name
+            self.assertEqual(store.needs_rollback(error), name != "SQLITE_READONLY_DBMOVED", name)
+
     def test_output_that_cannot_be_written(self) -> None:
         with self.assertRaisesRegex(StoreError, "cannot be written"):
             merge.merge(self.folder / "no" / "such" / "folder.db", [self.a])

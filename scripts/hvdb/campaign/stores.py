@@ -7,7 +7,6 @@ Job scripts ask `hvd_bench stored cell FILE...`, which applies the same rule. te
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from hvdb.base import progress
 from hvdb.base.errors import StoreError
+from hvdb.base.sqlite import sqlite3
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.timing import Pilot, PilotKey
 from hvdb.read import store, untrusted

@@ -6,11 +6,11 @@ files, commits and rolls back. Rows never pass through Python, so that memory do
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hvdb.base.errors import NotComparable
+from hvdb.base.sqlite import sqlite3
 from hvdb.read import untrusted
 from hvdb.read.untrusted import RUN, Record
 

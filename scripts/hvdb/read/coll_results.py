@@ -6,7 +6,6 @@ The files may come from a stranger. This module checks every field that it uses,
 
 from __future__ import annotations
 
-import sqlite3
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hvdb.base import strict_json
 from hvdb.base.errors import HvdbError
+from hvdb.base.sqlite import sqlite3
 from hvdb.base.strict_json import Malformed
 from hvdb.read import imported_collectives, store, untrusted
 from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,8 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdb.base import locks, progress, whole_file
+from hvdb.base import locks, progress, sqlite, whole_file
 from hvdb.base.errors import StoreError
+from hvdb.base.sqlite import sqlite3
 from hvdb.read import lockless, store, untrusted
 from hvdb.read.absorb import LEFTOVER_REASON, Place, absorb
 
@@ -412,7 +412,7 @@ def _add(
     uri: how SQLite opens the output or its copy. Checks the output again if it was replaced or written since its last
     check.
     """
-    connection = sqlite3.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
+    connection = sqlite.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
     try:
         untrusted.harden(connection)
         connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from hvdb.base import progress
 from hvdb.base.errors import HvdbError, NotComparable
+from hvdb.base.sqlite import sqlite3
 from hvdb.read import store, values
 
 IMAGES = "images"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -16,8 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb.base import locks
+from hvdb.base import locks, sqlite
 from hvdb.base.errors import StoreError
+from hvdb.base.sqlite import sqlite3
 from hvdb.read import untrusted
 from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
 
@@ -312,8 +312,10 @@ class _Watch:
 
 def needs_rollback(error: Exception) -> bool:
     """Returns True if SQLite raised `error` because of a hot journal, which a read-only connection cannot roll back."""
-    name = getattr(error, "sqlite_errorname", None)  # None in versions of Python before 3.11
-    return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)
+    name = getattr(error, "sqlite_errorname", None)  # None before Python 3.11; only the primary code in pysqlite3
+    if name in (None, "SQLITE_READONLY"):
+        return "readonly database" in str(error)
+    return name == "SQLITE_READONLY_ROLLBACK"
 
 
 @contextmanager
@@ -372,7 +374,7 @@ def open_readonly(
         nonlocal connection
         if connection is not None:
             connection.close()
-        connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)
+        connection = sqlite.connect(uri, uri=True, timeout=WAIT_SECONDS)
         untrusted.harden(connection)
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock; fails on a hot journal
 
@@ -452,7 +454,7 @@ def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
     The connection takes no locks on the file, so no other program may open it before the connection is closed.
     The store has schema version 1. untrusted.make_tables() can raise the version.
     """
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?vfs=unix-none", uri=True)
+    connection = sqlite.connect(f"{path.resolve().as_uri()}?vfs=unix-none", uri=True)
     connection.row_factory = sqlite3.Row
     connection.execute(f"PRAGMA page_size = {page_bytes}")
     untrusted.make_tables(connection, 1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 import stat
 import time
 from collections.abc import Iterator
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hvdb.base import data
+from hvdb.base import data, sqlite
+from hvdb.base.sqlite import sqlite3
 
 APPLICATION_ID = 0x68766462  # 'hvdb'
 # Schema version -> the SQL file with the tables that this version adds to those of the previous version.
@@ -184,7 +184,7 @@ def keys(table: str) -> tuple[str, ...]:
 
 @cache
 def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
-    connection = sqlite3.connect(":memory:")
+    connection = sqlite.connect(":memory:")
     try:
         make_tables(connection, version)
         return {table: _columns(connection, "main", table) for table in tables(version)}

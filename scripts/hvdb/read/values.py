@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from hvdb.base.sqlite import sqlite3
 from hvdb.read import untrusted
 from hvdb.read.untrusted import COLL, RUN
 

@@ -186,12 +186,12 @@ class Execution {
     const auto strides = convolution.all<std::int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
     return {.kernel_h = static_cast<int>(w[1]),
             .kernel_w = static_cast<int>(w[2]),
-            .stride_h = static_cast<int>(strides[0]),
-            .stride_w = static_cast<int>(strides[1]),
-            .pad_top = static_cast<int>(before[0]),
-            .pad_bottom = static_cast<int>(after[0]),
-            .pad_left = static_cast<int>(before[1]),
-            .pad_right = static_cast<int>(after[1])};
+            .stride_h = static_cast<int>(strides.at(0)),
+            .stride_w = static_cast<int>(strides.at(1)),
+            .pad_top = static_cast<int>(before.at(0)),
+            .pad_bottom = static_cast<int>(after.at(0)),
+            .pad_left = static_cast<int>(before.at(1)),
+            .pad_right = static_cast<int>(after.at(1))};
   }
 
   void run(const Fake& operation) {

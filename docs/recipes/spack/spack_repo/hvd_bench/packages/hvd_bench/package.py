@@ -35,7 +35,7 @@ class HvdBench(CMakePackage):
     depends_on("py-numpy", type="run")
     depends_on("py-matplotlib", type="run")
 
-    conflicts("%gcc@:11", msg="needs C++20 of GCC 12 or newer")
+    conflicts("%gcc@:10", msg="needs C++20 of GCC 11 or newer")
     conflicts("%clang@:13", msg="needs C++20 of Clang 14 or newer")
 
     generator("ninja")

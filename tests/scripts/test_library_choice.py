@@ -1,4 +1,7 @@
-"""Tests cmake/Cuda.cmake: the chosen CUDA Toolkit, the message for an unsuitable toolkit, and the target GPUs."""
+"""Tests which libraries CMake chooses, and its messages for unsuitable ones.
+
+cmake/Cuda.cmake: the CUDA Toolkit and the target GPUs. cmake/Sqlite.cmake: the system's SQLite or a source folder.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,36 @@ if(NOT CUDAToolkit_FOUND)
 endif()
 hvd_enable_cuda_compiler()
 message(STATUS "took ${CUDAToolkit_VERSION} kernels=${HVD_HAVE_CUDA_KERNELS} sm=${CMAKE_CUDA_ARCHITECTURES}.")
+"""
+
+SQLITE = REPOSITORY / "cmake" / "Sqlite.cmake"
+SQLITE_PROJECT = """cmake_minimum_required(VERSION 3.25)
+project(asks LANGUAGES CXX)
+set(CMAKE_CXX_FLAGS "-Wall -Wextra -Wpedantic -Werror")
+find_package(Threads REQUIRED)
+include("MODULE")
+message(STATUS "took ${SQLite3_VERSION}${hvd_sqlite_origin}.")
+add_executable(shows main.cpp)
+set_target_properties(shows PROPERTIES ENABLE_EXPORTS ON)
+target_link_libraries(shows PRIVATE SQLite::SQLite3)
+"""
+SHOWS = """#include <sqlite3.h>
+#include <cstdio>
+int main() { std::puts(sqlite3_libversion()); }
+"""
+# Stand in for SQLite's sources; the compiler warns about both.
+SQLITE_H = """#define SQLITE_VERSION        "{version}"
+#ifdef __cplusplus
+extern "C" {{
+#endif
+const char* sqlite3_libversion(void);
+static int unused;
+#ifdef __cplusplus
+}}
+#endif
+"""
+SQLITE_C = """#include "sqlite3.h"
+const char* sqlite3_libversion(void) { int unused; return SQLITE_VERSION; }
 """
 
 
@@ -104,3 +137,48 @@ class CudaChoiceTest(FolderTest):
         toolkit(root, "13.0.88")
         self.assertIn("took 13.0.88 kernels= sm=80;90;100-real;120-real.", self.configure())
         self.assertIn("not for CMAKE_CUDA_ARCHITECTURES=70:", self.configure("-DCMAKE_CUDA_ARCHITECTURES=70;80"))
+
+
+class SqliteChoiceTest(FolderTest):
+    def configure(self, *arguments: str) -> str:
+        """Configures a project that asks for SQLite. Returns CMake's output as one line."""
+        (self.folder / "CMakeLists.txt").write_text(SQLITE_PROJECT.replace("MODULE", str(SQLITE)))
+        (self.folder / "main.cpp").write_text(SHOWS)
+        done = cmake("-S", self.folder, "-B", self.folder / "out", "-G", "Ninja", "--fresh", *arguments)
+        return " ".join((done.stdout + done.stderr).split())
+
+    def source(self, version: str) -> Path:
+        """Makes a folder that CMake takes for SQLite's source."""
+        made = self.folder / f"sqlite-{version}"
+        made.mkdir()
+        (made / "sqlite3.h").write_text(SQLITE_H.format(version=version))
+        (made / "sqlite3.c").write_text(SQLITE_C)
+        return made
+
+    def test_a_source_is_compiled_in_without_warnings_and_hidden(self) -> None:
+        source = self.source("3.99.1")
+        self.assertIn(f"took 3.99.1, compiled from {source}.", self.configure(f"-DHVD_SQLITE_SOURCE={source}"))
+        built = cmake("--build", self.folder / "out", "--verbose")
+        self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
+        self.assertNotIn("warning", built.stdout)
+        program = self.folder / "out" / "shows"
+        self.assertEqual(execute(program, code=0).stdout, "3.99.1\n")
+        self.assertNotIn("sqlite3_libversion", execute("nm", "-D", program, code=0).stdout)
+
+    def test_a_source_that_is_none_or_too_old_is_refused(self) -> None:
+        old = self.source("3.36.0")
+        said = self.configure(f"-DHVD_SQLITE_SOURCE={old}")
+        self.assertIn(f"HVD_SQLITE_SOURCE: {old} holds SQLite '3.36.0', and 3.37 or newer is needed.", said)
+        (old / "sqlite3.h").write_text("\n")
+        self.assertIn("holds SQLite '', and 3.37", self.configure(f"-DHVD_SQLITE_SOURCE={old}"))
+        (old / "sqlite3.c").unlink()
+        for folder in (old, self.folder / "nowhere"):
+            said = self.configure(f"-DHVD_SQLITE_SOURCE={folder}")
+            self.assertIn(f"there is no {folder}/sqlite3.c. In SQLite's source tree, `./configure && make", said)
+
+    def test_a_system_whose_sqlite_is_too_old_is_told_of_the_option(self) -> None:
+        old = self.source("3.34.1")
+        (old / "libsqlite3.so").touch()
+        said = self.configure(f"-DSQLite3_INCLUDE_DIR={old}", f"-DSQLite3_LIBRARY={old}/libsqlite3.so")
+        self.assertIn("SQLite 3.37 or newer, with headers, was not found (here is: 3.34.1). Install it", said)
+        self.assertIn("or point HVD_SQLITE_SOURCE at a folder with sqlite3.c and sqlite3.h.", said)
