@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import sqlite3
@@ -13,6 +14,7 @@ from pathlib import Path
 from harness import SCRIPTS, FolderTest, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
+from hvdb import commands
 from hvdb.read import recorded_command
 
 # Stands in for hvd_bench. Writes a store to --db with the speed and the processor that its options give.
@@ -61,6 +63,13 @@ class CommandTest(FolderTest):
         self.assert_fault(run("efficiency", self.db), 2, "nothing to show")
         self.db.write_bytes(b"SQLite format 3\x00" + bytes(500))
         self.assert_fault(run("efficiency", self.db), 2, "damaged|another program")
+
+    def test_numbers_have_plain_digits(self) -> None:
+        whole = commands.number(lambda value: value > 0, "{} is no number", int)
+        self.assertEqual(whole("12"), 12)
+        for text in ("\uff11\uff12", "1_2", "", "nan"):
+            with self.assertRaisesRegex(argparse.ArgumentTypeError, "is no number"):
+                whole(text)
 
     def test_not_comparable_is_exit_code_4(self) -> None:
         made = make(self.db, SessionSpec(), SessionSpec(fingerprint="b"), SessionSpec(traced=1))

@@ -27,7 +27,7 @@ def number(holds: Callable[[float], bool], fault: str, kind: type = float) -> Ca
 
     def parse(text: str) -> Any:
         try:
-            value = kind(text)
+            value = kind(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             value = math.nan
         if not holds(value):

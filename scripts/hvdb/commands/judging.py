@@ -86,8 +86,10 @@ def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> Non
         if file.is_dir() or is_database(file):
             kind = "a folder" if file.is_dir() else "a database, which would be replaced"
             raise HvdbError(f"{file}: is {kind}; name another file")
+        if not file.parent.is_dir():
+            raise HvdbError(f"{file}: there is no folder {file.parent}; make it, or name another file")
         if not os.access(file.parent, os.W_OK):
-            raise HvdbError(f"{file}: there is no folder {file.parent} to write to; make it, or name another file")
+            raise HvdbError(f"{file}: nothing can be written into the folder {file.parent}; name another file")
         taken.add(os.path.realpath(file))
 
 
