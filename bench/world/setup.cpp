@@ -36,6 +36,14 @@ bool given(const Options& options, std::string_view option) {
   });
 }
 
+/// Returns the network that `model` is an alias of, or `model` itself. A replay may have a name that no network has.
+std::string without_alias(const std::string& model) {
+  for (const models::ModelInfo& info : models::model_catalogue()) {
+    if (std::find(info.aliases.begin(), info.aliases.end(), model) != info.aliases.end()) return info.name;
+  }
+  return model;
+}
+
 void refuse_mismatch(const std::string& file, const std::string& what, const std::string& asked,
                      const std::string& recorded) {
   if (asked == recorded) return;
@@ -49,8 +57,7 @@ void take_replay(const Options& options, Setup& setup) {
   const std::string& file = options.replay_file;
   setup.replay = models::parse_replay(replay_text(file), file);
   const models::ReplayProfile& profile = *setup.replay;
-  if (given(options, "--model"))
-    refuse_mismatch(file, "--model", models::find_model(options.model).name, profile.model);
+  if (given(options, "--model")) refuse_mismatch(file, "--model", without_alias(options.model), profile.model);
   if (options.batch_size != 0) {
     refuse_mismatch(file, "--batch-size", std::to_string(options.batch_size), std::to_string(profile.units_per_step));
   }

@@ -144,6 +144,14 @@ class BadInput(ProgramTest):
             self.refused(run(*command, env={"HVD_MAX_CPU_ISA": "AVX3"}), 2, "HVD_MAX_CPU_ISA", "'AVX3'", "AVX2")
         run("--version", env={"HVD_MAX_CPU_ISA": "AVX3"}).ended_with(0)
 
+    def test_the_model_of_a_replay_is_that_of_the_file(self) -> None:
+        profile = self.folder / "gpt2.replay"
+        text = (REPOSITORY / "tests/cli/sleep.replay").read_text(encoding="utf-8")
+        profile.write_text(text.replace("model resnet50", "model gpt2"), encoding="utf-8")
+        words = ("--replay", str(profile), "--num-iters", "1", "--num-warmup-batches", "1", "--no-db")
+        self.assertIn("gpt2", run(*words, "--model", "gpt2").ended_with(0).out)
+        self.refused(run(*words, "--model", "resnet50_v1.5"), 2, "--model resnet50 contradicts", "recorded with gpt2")
+
     def test_replay_file_that_is_not_there(self) -> None:
         self.refused(run("--replay", str(self.folder / "none.txt")), 2, "none.txt")
 

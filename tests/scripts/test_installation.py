@@ -315,6 +315,13 @@ class FilesTest(unittest.TestCase):
             {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show", "sites", "specs"},
         )
 
+    def test_a_program_of_pytorch_can_import_the_recorder(self) -> None:
+        """It needs no package but PyTorch, and that only when it is called."""
+        words = ("-S", "-c", "from hvdb.torch_profile import record; print(record.__name__)")
+        for folder in (HERE.prefix / "share/hvd_bench/python", next(HERE.venv.glob("lib/python3*/site-packages"))):
+            said = HERE.run(HERE.plain / "bin" / "python", *words, PYTHONPATH=str(folder)).stdout
+            self.assertEqual(said, "record\n")
+
     def test_one_version(self) -> None:
         text = (REPOSITORY / "CMakeLists.txt").read_text(encoding="utf-8")
         version = re.search(r"project\(hvd_bench VERSION (\S+)", text)[1]

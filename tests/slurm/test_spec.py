@@ -45,6 +45,18 @@ class SpecTest(unittest.TestCase):
         self.assertEqual(made.options, expected)
         self.assertEqual(made.max_time_seconds(), 1.5)
 
+    def test_replays_may_have_any_name(self) -> None:
+        replays = '[options]\nreplay = "/r/{model}.replay"'
+        text = MINIMAL.replace('"vgg16"', '"gpt2", "inception_v3", "Llama-3.2_1B"') + replays
+        self.assertEqual(spec_of(text).models, ("gpt2", "inception3", "Llama-3.2_1B"))
+        for models, pattern in (
+            ('["a b"]', "models: 'a b' is not a name of at most 64"),
+            ('["../a"]', "models: '../a' is not a name"),
+            ('["a", "a"]', "models: holds 'a' twice"),
+            ("[]", "models: is an empty list"),
+        ):
+            self.assertRegex(fault(spec_of, MINIMAL.replace('["vgg16"]', models) + replays), pattern)
+
     def test_mistakes(self) -> None:
         cases = [
             (MINIMAL.replace("models", "model"), r"models is missing; it takes a list"),

@@ -151,11 +151,25 @@ class Table:
             raise self.fail(key, f"'{value}' is not a time of the form HH:MM:SS")
         return seconds
 
-    def texts(self, key: str, default: Any = REQUIRED, *, words: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Returns a list of strings. With `words`, the list must contain one or more of `words`, each at most once."""
+    def texts(
+        self,
+        key: str,
+        default: Any = REQUIRED,
+        *,
+        words: Sequence[str] | None = None,
+        pattern: str = "",
+        means: str = "",
+    ) -> tuple[str, ...]:
+        """Returns a list of strings. With `words`, the list must contain one or more of `words`, each at most once. So
+        it is with `pattern`, which each string must match; `means` describes the pattern in words."""
         values = tuple(self._typed(key, value, str) for value in self._take(key, list, default))
         if any("\n" in value for value in values):
             raise self.fail(key, "holds a line break")
+        if pattern:
+            self._all_different(key, values)
+            for value in values:
+                if not re.fullmatch(pattern, value):
+                    raise self.fail(key, f"'{value}' is not {means}")
         if words is not None:
             self._all_different(key, values)
             for value in values:

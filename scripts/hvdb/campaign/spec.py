@@ -14,6 +14,7 @@ from hvdb.campaign.fields import Table, load
 
 DEFAULT_RANKS = tuple(2**power for power in range(10))  # 1, 2, 4 ... 512
 NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
+REPLAY_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # the names that hvdb.torch_profile gives
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,13 @@ class Spec:
         return float(dict(self.options).get("max-time", bench_options.DEFAULT_MAX_TIME_SECONDS))
 
 
-def _models(table: Table) -> tuple[str, ...]:
-    given = table.texts("models", words=tuple(bench_options.MODELS))
-    models = tuple(bench_options.MODELS[name] for name in given)
+def _models(table: Table, replayed: bool) -> tuple[str, ...]:
+    """Returns the networks. Replays may have any name."""
+    if replayed:
+        given = table.texts("models", pattern=REPLAY_NAME, means="a name of at most 64 letters, digits and _.-")
+    else:
+        given = table.texts("models", words=tuple(bench_options.MODELS))
+    models = tuple(bench_options.MODELS.get(name, name) for name in given)
     if len(set(models)) < len(models):
         raise table.fail("models", "holds one model under two names")
     return models
@@ -91,8 +96,8 @@ def _weak(table: Table, models: tuple[str, ...]) -> Weak:
 def from_data(data: dict[str, Any], source: str) -> Spec:
     """Returns the spec of the TOML document `data`. Errors: CampaignError, whose text names `source` and the key."""
     table = Table(data, source)
-    models = _models(table)
     weak, strong, options = table.table("weak"), table.table("strong"), table.table("options")
+    models = _models(table, replayed=options.has("replay"))
     if not (table.has("weak") or table.has("strong")):
         raise table.fail("weak", "neither [weak] nor [strong] is here; give at least one, say [weak] batch_size = 64")
     spec = Spec(
