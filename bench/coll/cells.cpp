@@ -119,7 +119,8 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
   std::string advice;
   if (!keep_cold && fits_warm < least) {
     advice = sweep ? fmt::format("a smaller -b: up to {} bytes would fit{}", fits_warm, warm)
-                   : fmt::format("instead of --from-model -e {}, which would fit{}", fits_warm, warm);
+                   : fmt::format("instead of {} -e {}, which would fit{}",
+                                 options.replay_file.empty() ? "--from-model" : "--from-replay", fits_warm, warm);
     advice = "use fewer ranks on this host, or " + advice;
   } else if (!sweep) {
     advice = "--warm would fit (it keeps buffers in caches)";

@@ -71,8 +71,10 @@ void add_sizes(OptionTable& add, CollOptions& o) {
   });
   add.value("--from-model", "NAME", "Sizes of this network's gradient buckets (inception3, resnet50, resnet101, vgg16)",
             {}, [&o](const std::string& text) { o.model = text; });
-  add.number("--bucket-mb", "MIB", "With --from-model: size of the buckets (default: 25)", {}, 0, 1 << 20,
-             o.bucket_mebibytes);
+  add.path("--from-replay", "FILE", "Sizes of the gradient buckets of this recorded step (--record-replay, PyTorch)",
+           {}, o.replay_file);
+  add.number("--bucket-mb", "MIB", "With --from-model or --from-replay: size of the buckets (default: 25)", {}, 0,
+             1 << 20, o.bucket_mebibytes);
   add.flag("--ragged", "Shares of the ranks differ: 1, 2, 3, ... units (reduce_scatter, all_gather, all_to_all)",
            {kEqual}, o.ragged, true);
   add.value("--collective", "NAMES",

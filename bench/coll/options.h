@@ -39,7 +39,7 @@ struct Variant {
 struct CollOptions : WorldOptions {
   std::vector<MeasuredCollective> collectives{MeasuredCollective::kAllReduce};
   SizeRange range{1024, std::size_t{64} << 20, 0, 4};  ///< of -b, -e, -i and -f
-  std::optional<double> bucket_mebibytes;              ///< with --from-model: size of the buckets
+  std::optional<double> bucket_mebibytes;              ///< with --from-model or --from-replay: size of the buckets
   std::vector<std::size_t> sizes;                      ///< bytes, ascending; of the range, or of the model
   std::vector<DataType> types{DataType::kF32};
   std::vector<ReduceOp> ops{ReduceOp::kSum};
@@ -56,14 +56,16 @@ struct CollOptions : WorldOptions {
   /// Number of times that each sample launches a CUDA graph of its operations, as with option -G of nccl-tests. 0: no
   /// graph. Graphs need `gpus`, `warm`, Pace::kStream, and operations in which the host takes no part.
   std::uint32_t graph_launches = 0;
-  std::size_t checks = 1;            ///< number of checks of each cell's result
-  bool warm = false;                 ///< buffers may stay in caches
-  bool bound = true;                 ///< also measure the bare kernel of each problem
-  std::optional<double> link_gbit;   ///< for several hosts: rate of one rank's link in Gbit/s
-  std::uint64_t seed = 1;            ///< seed of the random order of cells
-  bool ragged = false;               ///< in operations with shares, the ranks have shares of different sizes
-  std::string model;                 ///< network of --from-model; empty: sizes come from -b, -e, -f and -i
-  std::vector<std::size_t> repeats;  ///< [size], with --from-model: number of the network's buckets that have this size
+  std::size_t checks = 1;           ///< number of checks of each cell's result
+  bool warm = false;                ///< buffers may stay in caches
+  bool bound = true;                ///< also measure the bare kernel of each problem
+  std::optional<double> link_gbit;  ///< for several hosts: rate of one rank's link in Gbit/s
+  std::uint64_t seed = 1;           ///< seed of the random order of cells
+  bool ragged = false;              ///< in operations with shares, the ranks have shares of different sizes
+  /// Network of --from-model or --from-replay; empty: sizes come from -b, -e, -f and -i.
+  std::string model;
+  std::string replay_file;           ///< of --from-replay
+  std::vector<std::size_t> repeats;  ///< [size], of a network: number of its buckets that have this size
   /// True: finds the sizes at which `auto` should change its algorithm between hosts, with crossover_variants().
   bool find_crossovers = false;
   /// Folder of stored crossovers. Variants with default thresholds load their thresholds from it. Empty: no folder.

@@ -140,7 +140,7 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
   return sizes;
 }
 
-BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options) {
+std::vector<core::GradientInfo> gradients_of(const std::string& model) {
   const models::Graph graph = models::differentiate(models::build_model({.model = model, .batch_size = 1}));
   std::vector<core::GradientInfo> gradients;
   std::size_t offset = 0;
@@ -150,9 +150,30 @@ BucketSizes bucket_sizes(const std::string& model, DataType type, const core::Bu
     constexpr std::size_t kSlotElements = 32;  // alignment of gradients in the arenas of models/onednn
     offset = align_up(offset + count, kSlotElements);
   }
+  return gradients;
+}
+
+std::vector<core::GradientInfo> gradients_of(const models::ReplayProfile& profile) {
+  std::vector<core::GradientInfo> gradients;
+  std::size_t offset = 0;
+  for (const models::ReplayProfile::Gradient& gradient : profile.gradients) {
+    gradients.push_back({gradient.name, offset, gradient.count});
+    offset += gradient.count;
+  }
+  return gradients;
+}
+
+BucketSizes bucket_sizes(const std::vector<core::GradientInfo>& gradients, DataType type,
+                         const core::BucketOptions& options) {
   std::map<std::size_t, std::size_t> repeats;  // size in bytes -> number of buckets
   for (const core::Bucket& bucket : core::plan_buckets(gradients, type, ReduceOp::kSum, options).buckets) {
     ++repeats[bucket.count * size_of(type)];
+  }
+  if (repeats.size() > kMaxSizes) {
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("--bucket-mb gives {} sizes of buckets, and at most {} are measured; "
+                            "give a larger one",
+                            repeats.size(), kMaxSizes));
   }
   BucketSizes buckets;
   for (const auto& [size, times] : repeats) {

@@ -14,6 +14,7 @@
 #include "bench/measure/collective.h"
 #include "engine/base/types.h"
 #include "engine/core/bucket_plan.h"
+#include "models/replay/replay.h"
 
 namespace hvd::bench::coll {
 
@@ -120,8 +121,14 @@ std::vector<std::size_t> sizes_of(const SizeRange& range);
 struct BucketSizes {
   std::vector<std::size_t> sizes, repeats;
 };
-/// Returns the sizes of the static schedule's buckets for gradients in `type`. Errors: invalid_argument if the model is
-/// unknown.
-BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options);
+/// Returns the gradients of a network as they lie in the arena of a training on CPUs. Errors: invalid_argument if the
+/// model is unknown.
+std::vector<core::GradientInfo> gradients_of(const std::string& model);
+/// Returns the gradients of a recorded step as they lie in the arena of its replay.
+std::vector<core::GradientInfo> gradients_of(const models::ReplayProfile& profile);
+/// Returns the sizes of the static schedule's buckets for gradients in `type`. Errors: invalid_argument for more than
+/// kMaxSizes sizes.
+BucketSizes bucket_sizes(const std::vector<core::GradientInfo>& gradients, DataType type,
+                         const core::BucketOptions& options);
 
 }  // namespace hvd::bench::coll

@@ -18,17 +18,6 @@ namespace {
 constexpr std::int64_t kDefaultBatchCpu = 8;
 constexpr std::int64_t kDefaultBatchGpu = 64;  // as in Horovod's published figures
 
-std::string replay_text(const std::string& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    throw Error(Errc::kIo, path + ": is not a regular file; a replay profile is read more than once: save it in one");
-  }
-  std::optional<std::string> text = read_file(path);
-  if (!text) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
-  return std::move(*text);
-}
-
 /// Returns true if the user gave `option`. Options that the user did not give are taken from the replay file.
 bool given(const Options& options, std::string_view option) {
   return std::any_of(options.argv.begin(), options.argv.end(), [&](const std::string& argument) {
@@ -55,7 +44,7 @@ void refuse_mismatch(const std::string& file, const std::string& what, const std
 
 void take_replay(const Options& options, Setup& setup) {
   const std::string& file = options.replay_file;
-  setup.replay = models::parse_replay(replay_text(file), file);
+  setup.replay = read_replay(file);
   const models::ReplayProfile& profile = *setup.replay;
   if (given(options, "--model")) refuse_mismatch(file, "--model", without_alias(options.model), profile.model);
   if (options.batch_size != 0) {
@@ -216,6 +205,17 @@ void refuse_fit(const Options& options) {
 }
 
 }  // namespace
+
+models::ReplayProfile read_replay(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw Error(Errc::kIo, path + ": is not a regular file; a replay profile is read more than once: save it in one");
+  }
+  const std::optional<std::string> text = read_file(path);
+  if (!text) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
+  return models::parse_replay(*text, path);
+}
 
 std::string_view Setup::device_name() const {
   if (replay) return "replay";

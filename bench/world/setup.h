@@ -44,6 +44,9 @@ struct Setup : TrainingChoices {
   [[nodiscard]] std::string_view unit() const { return replay ? std::string_view(replay->unit) : models::kImages; }
 };
 
+/// Reads a profile. Errors: io if the file cannot be read; invalid_argument for a malformed text.
+models::ReplayProfile read_replay(const std::string& path);
+
 /// Makes the setup of a run. If `gpus` is null, there are no GPUs. --device auto uses a GPU if possible; otherwise a
 /// note says why not. Errors: unsupported for a device, communication or type that this build, machine or processor
 /// does not have; invalid_argument for an unknown model, numbers out of range, or options that contradict the replay

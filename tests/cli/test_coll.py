@@ -123,6 +123,23 @@ class Coll(ProgramTest):
         self.assertGreater(sum(size >= 25 << 20 for size in sizes), 0, sizes)
         self.assertRegex(result.out, r"(?m)^# One step of resnet50, \d+ buckets of .*: all_reduce sum: .* us in place$")
 
+    def test_a_recorded_steps_buckets(self) -> None:
+        lines = ["hvd-replay 2", "model mine", "unit sequences", "units_per_step 4", "device none", "compute_type fp32"]
+        lines += ["source_run none", "backward_end_seconds 0.1", "update_seconds 0"]
+        lines += [f"gradient {count} 0.1 0.1 g{count}" for count in (1000, 300, 1001)]
+        file = self.folder / "mine.replay"
+        file.write_text("\n".join([*lines, "end 3", ""]))
+        words = ["--from-replay", str(file), "--max-time", "0.02", "--warm", "--place", "in", "--no-bound"]
+        one = coll(*words).ended_with(0)
+        self.assertEqual([int(row[0]) for row in rows(one.out)], [4 * 2301], one)
+        self.assertIn("# One step of mine, 1 buckets of", one.out)
+        several = coll(*words, "--bucket-mb", str(4 * 1300 / 2**20)).ended_with(0)
+        self.assertEqual([int(row[0]) for row in rows(several.out)], [4 * 1001, 4 * 1300], several)
+        file.write_text(file.read_text().replace("end 3", "end 4"))
+        self.assertIn("mine.replay:", coll(*words).ended_with(2).err)
+        file.unlink()
+        self.refused(coll(*words), 2, "mine.replay: cannot read the replay file")
+
     def test_solo(self) -> None:
         result = execute([PROGRAM, "coll", *QUICK]).ended_with(0)
         self.assertIn("# 1 ranks on 1 node(s), solo", result.out)

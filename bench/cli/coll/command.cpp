@@ -13,6 +13,7 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/registrar.h"
 #include "bench/coll/result.h"
+#include "bench/world/setup.h"
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"
 
@@ -28,6 +29,7 @@ constexpr const char* kCollFooter = R"(Examples:
   mpirun -n 8 hvd_bench coll --device cuda -b 8 -e 4G -f 2
   mpirun -n 4 hvd_bench coll --compare algorithm=ring,shm -b 1M -e 16M
   mpirun -n 2 hvd_bench coll --from-model vgg16
+  mpirun -n 2 hvd_bench coll --from-replay gpt2.replay
 
 Exit codes: 0 good, 1 a wrong result, 2 usage or I/O, 5 a rank lost or a deadline passed, 6 ranks disagree,
   7 interrupted (what was measured is printed, written and stored, marked), 8 out of memory or a library failed.)";
@@ -104,7 +106,7 @@ void settle_crossovers(coll::CollOptions& o, OptionTable& table) {
   if (!o.compare.empty() || table.given("--algorithm") || !o.model.empty() || o.ragged || o.gpus) {
     throw Error(Errc::kInvalidArgument,
                 "--find-crossovers chooses the cells itself and runs on CPUs; leave out --compare, --algorithm, "
-                "--from-model, --ragged and --device");
+                "--from-model, --from-replay, --ragged and --device");
   }
   o.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather};
   o.types = {DataType::kF32};
@@ -134,26 +136,45 @@ void settle_graphs(coll::CollOptions& o) {
   o.warm = true;
 }
 
-void settle_coll(coll::CollOptions& o, OptionTable& table) {
-  if (!o.model.empty() && sizes_given(table)) {
-    throw Error(Errc::kInvalidArgument, "--from-model gives the sizes, and so do -b, -e, -f and -i; leave one out");
-  }
-  if (o.model.empty() && o.bucket_mebibytes) {
-    throw Error(Errc::kInvalidArgument, "--bucket-mb is of the buckets of --from-model; give both or neither");
-  }
-  if (!o.model.empty() && o.types.size() > 1) {
-    throw Error(Errc::kInvalidArgument, "--from-model: buckets are of one type; name one with -d");
-  }
-  if (o.model.empty()) {
+/// Sets the sizes: of a network's buckets, or of the range.
+void settle_sizes(coll::CollOptions& o, const OptionTable& table) {
+  const bool replayed = !o.replay_file.empty();
+  if (!replayed && o.model.empty()) {
+    if (o.bucket_mebibytes) {
+      throw Error(Errc::kInvalidArgument,
+                  "--bucket-mb is of the buckets of --from-model or --from-replay; give both or neither");
+    }
     o.sizes = coll::sizes_of(o.range);
-  } else {
-    core::BucketOptions options;
-    if (o.bucket_mebibytes) options.bucket_bytes = static_cast<std::size_t>(*o.bucket_mebibytes * 0x1p20);
-    options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
-    coll::BucketSizes buckets = coll::bucket_sizes(o.model, o.types.front(), options);
-    o.sizes = std::move(buckets.sizes);
-    o.repeats = std::move(buckets.repeats);
+    return;
   }
+  const std::string source = replayed ? "--from-replay" : "--from-model";
+  if (replayed && !o.model.empty()) {
+    throw Error(Errc::kInvalidArgument, "--from-model and --from-replay each give the sizes; leave one out");
+  }
+  if (sizes_given(table)) {
+    throw Error(Errc::kInvalidArgument, source + " gives the sizes, and so do -b, -e, -f and -i; leave one out");
+  }
+  if (o.types.size() > 1) {
+    throw Error(Errc::kInvalidArgument, source + ": buckets are of one type; name one with -d");
+  }
+  core::BucketOptions options;
+  if (o.bucket_mebibytes) options.bucket_bytes = static_cast<std::size_t>(*o.bucket_mebibytes * 0x1p20);
+  options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
+  std::vector<core::GradientInfo> gradients;
+  if (replayed) {
+    const models::ReplayProfile profile = read_replay(o.replay_file);
+    o.model = profile.model;
+    gradients = coll::gradients_of(profile);
+  } else {
+    gradients = coll::gradients_of(o.model);
+  }
+  coll::BucketSizes buckets = coll::bucket_sizes(gradients, o.types.front(), options);
+  o.sizes = std::move(buckets.sizes);
+  o.repeats = std::move(buckets.repeats);
+}
+
+void settle_coll(coll::CollOptions& o, OptionTable& table) {
+  settle_sizes(o, table);
   if (o.find_crossovers) settle_crossovers(o, table);
   settle_graphs(o);
   if (table.given("--no-db")) o.db_file.clear();

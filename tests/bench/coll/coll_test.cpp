@@ -95,6 +95,8 @@ TEST(CollCommandLine, BadInputIsOneLineThatSaysWhatIsRight) {
   EXPECT_TRUE(says(error_of("--from-model vgg16 -b 1K"), "leave one out"));
   EXPECT_TRUE(says(error_of("--from-model vgg16 -d half,float"), "name one with -d"));
   EXPECT_TRUE(says(error_of("--bucket-mb 5"), "--from-model"));
+  EXPECT_TRUE(says(error_of("--from-replay none.replay --from-model vgg16"), "leave one out"));
+  EXPECT_TRUE(says(error_of("--from-replay none.replay -e 1M"), "--from-replay gives the sizes"));
   EXPECT_TRUE(says(error_of("-n 100001"), "-n"));
   EXPECT_TRUE(says(error_of("-J x --csv x"), "name one file"));
   EXPECT_TRUE(says(error_of("-J ./x --csv folder/../x"), "name one file"));
@@ -233,7 +235,7 @@ TEST(CollProblem, RaggedSharesGrowWithTheRank) {
 }
 
 TEST(CollProblem, SizesOfAModelAreItsBuckets) {
-  const BucketSizes buckets = bucket_sizes("resnet50", DataType::kF32, {});
+  const BucketSizes buckets = bucket_sizes(gradients_of("resnet50"), DataType::kF32, {});
   ASSERT_FALSE(buckets.sizes.empty());
   EXPECT_TRUE(std::is_sorted(buckets.sizes.begin(), buckets.sizes.end()));
   // ResNet-50 has 25,557,032 parameters in fp32. Every bucket but the first and the last has at least 25 MiB.
@@ -244,10 +246,11 @@ TEST(CollProblem, SizesOfAModelAreItsBuckets) {
   };
   EXPECT_GE(sum(buckets), all);
   EXPECT_LE(sum(buckets), all + all / 100) << "but for alignment";
-  const BucketSizes half = bucket_sizes("resnet50", DataType::kF16, {});
+  const BucketSizes half = bucket_sizes(gradients_of("resnet50"), DataType::kF16, {});
   EXPECT_NEAR(static_cast<double>(sum(half)), static_cast<double>(sum(buckets)) / 2, 1e4) << "half the bytes";
   EXPECT_GE(half.sizes.back(), std::size_t{25} << 20) << "in as large buckets";
-  EXPECT_GT(bucket_sizes("resnet50", DataType::kF32, {.bucket_bytes = 1 << 20}).sizes.size(), buckets.sizes.size());
+  EXPECT_GT(bucket_sizes(gradients_of("resnet50"), DataType::kF32, {.bucket_bytes = 1 << 20}).sizes.size(),
+            buckets.sizes.size());
 }
 
 std::vector<std::byte> filled(const Pattern& pattern, DataType type, std::size_t count, std::size_t phase = 0) {
