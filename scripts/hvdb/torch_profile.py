@@ -13,8 +13,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
+import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,20 +120,39 @@ def _import_torch() -> Any:
     return torch
 
 
-def _check_target(file: Path) -> None:
-    """Errors: HvdbError if `file` cannot be a new replay. Checked before minutes of steps."""
-    if not file.parent.is_dir():
-        raise HvdbError(f"{file}: there is no folder {file.parent}")
-    if file.exists() and not whole_file.read_at_most(file, len(_FIRST_LINE)).startswith(_FIRST_LINE):
-        raise HvdbError(f"{file}: is not a replay; it was left untouched, give another name")
+def _target(path: str | Path) -> Path:
+    """Returns the file. Errors: HvdbError if it cannot be a new replay. Checked before minutes of steps."""
+    try:
+        file = Path(path)
+        if not file.parent.is_dir():
+            raise HvdbError(f"{file}: there is no folder {file.parent}")
+        if file.exists() and not whole_file.read_at_most(file, len(_FIRST_LINE)).startswith(_FIRST_LINE):
+            raise HvdbError(f"{file}: is not a replay; it was left untouched, give another name")
+        with tempfile.TemporaryFile(dir=Path(os.path.realpath(file)).parent):
+            return file
+    except (OSError, TypeError, ValueError) as error:
+        raise HvdbError(f"{path!s:.80}: cannot be written: {error}") from error
 
 
-def first_length(batch: Any) -> int | None:
-    """Returns the length of the first dimension of the first tensor in a batch, or None if there is none."""
+def _whole(number: object, name: str, most: int) -> int:
+    """Errors: HvdbError if `number` is no whole number from 1 to `most`."""
+    try:
+        value = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        value = 0
+    if not 1 <= value <= most or isinstance(number, bool):
+        raise HvdbError(f"{name} {number!r:.40}: must be a whole number from 1 to {most}")
+    return value
+
+
+def first_length(batch: Any, depth: int = 20) -> int | None:
+    """Returns the length of the first dimension of the first tensor in a batch, or None if there is none. depth: of
+    nested lists, tuples and mappings that are looked into."""
     if getattr(batch, "shape", None):
         return int(batch.shape[0])
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    return next((length for value in values if (length := first_length(value)) is not None), None)
+    found = (first_length(value, depth - 1) for value in values) if depth else ()
+    return next((length for length in found if length is not None), None)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -173,6 +195,10 @@ class _Training:
             raise HvdbError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
         self._torch, self._model, self._batch, self._loss = torch, model, batch, loss
         self._optimizer, self._accumulate = optimizer, accumulate
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise HvdbError(f"optimizer must be a torch.optim.Optimizer that was made, not {optimizer!r:.60}")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise HvdbError("LBFGS runs forward and backward in its step(), which cannot be recorded as one step")
         # A tied parameter occurs once. torch.compile() adds a level to names.
         every = [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters()]
         groups = optimizer.param_groups if optimizer is not None else ()
@@ -189,6 +215,9 @@ class _Training:
         self.named = [(name, p) for name, p in every if p.requires_grad and p.numel() > 0]
         if not self.named:
             raise HvdbError("the model has no parameter that requires a gradient")
+        owned = {id(parameter) for group in groups for parameter in group["params"]}
+        if optimizer is not None and not owned & {id(parameter) for _, parameter in self.named}:
+            raise HvdbError("the optimizer has no parameter of this model")
         devices = {parameter.device for _, parameter in self.named}
         if len(devices) > 1:
             where = ", ".join(sorted(map(str, devices)))
@@ -328,7 +357,7 @@ def _record_steps(
             training.run(clock)
             marks = clock.seconds()
             if max(marks) < 0:
-                raise HvdbError("backward gave no parameter of the model a gradient")
+                raise HvdbError("backward gave no parameter of the model a gradient, or all hooks were removed")
             if lost := [name for i, (name, p) in enumerate(training.named) if p.grad is not None and i not in marks]:
                 raise HvdbError(f"{_listed(lost)} got a gradient, but the hook that tells when was removed")
             if found and (unlike := found[0].keys() ^ marks.keys()):
@@ -369,21 +398,25 @@ def record(
     """Runs `warmup` and `steps` steps of `model` on this process's device and writes the replay profile `path`.
 
     loss(model, batch) runs the forward pass and returns a scalar tensor. unit, units: what a step works on and how many
-    of them (default: the first length in `batch`, times `accumulate`). name: of the network (default: that of the
-    file). optimizer: its step() is timed, and changes the weights. accumulate: passes of forward and backward in a
-    step; a gradient is ready in the last one. compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64" (default: that of
-    autocast, else of the parameters).
-    Without an optimizer the model is afterwards as it was: weights, gradients, buffers, mode, and random generators.
-    Errors: HvdbError, one line, for what cannot be recorded; whatever loss() or backward raise; OSError. Then no file
-    is written, and the model has no hook left.
+    of them, in all its passes (default: the first length in `batch`, times `accumulate`). name: of the network
+    (default: that of the file). optimizer: its step() is timed, and changes the weights. accumulate: passes of forward
+    and backward in a step; a gradient is ready in the last one. compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64"
+    (default: that of autocast, else of the parameters).
+    Without an optimizer the model is afterwards as it was: weights, gradients, buffers, mode, and PyTorch's random
+    generators.
+    Errors: HvdbError (hvdb.base.errors), one line, for what cannot be recorded or written; whatever loss() or backward
+    raise. Then no file is written, and the model has no hook left.
     """
     torch = _import_torch()
-    file = Path(path)
-    _check_target(file)
-    if not 1 <= steps <= profile_text.MAX_STEPS or warmup < 1 or accumulate < 1:
-        raise HvdbError(f"steps must be 1 to {profile_text.MAX_STEPS}, warmup and accumulate at least 1")
+    file = _target(path)
+    most = profile_text.MAX_STEPS
+    steps, warmup = _whole(steps, "steps", most), _whole(warmup, "warmup", most)
+    accumulate = _whole(accumulate, "accumulate", most)
+    if name is not None and not isinstance(name, str):
+        raise HvdbError(f"name {name!r:.40}: must be a text")
+    units = None if units is None else _whole(units, "units", profile_text.MAX_UNITS)
     length = first_length(batch) if units is None else None
-    if units is None and length is None:
+    if units is None and not length:
         raise HvdbError("the batch has no tensor whose length could be the number of units: give units=")
     training = _Training(torch, model, batch, loss, optimizer, accumulate)
     on_gpu = training.device.type == "cuda"
@@ -412,7 +445,11 @@ def record(
         notes.append(
             f"a tenth of the steps took {100 * spread:.0f} % longer than others; record where nothing else runs"
         )
-    whole_file.write_text(file, profile_text.text(header, [sizes[i] for i in order], recorded))
+    made = profile_text.text(header, [sizes[i] for i in order], recorded)
+    try:
+        whole_file.write_text(file, made)
+    except OSError as error:
+        raise HvdbError(f"{file}: cannot be written: {error.strerror}") from error
     return Recording(
         file=file,
         model=header.model,

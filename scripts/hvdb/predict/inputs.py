@@ -345,6 +345,6 @@ def gather(
     if not (cells.cells or cells.imported or cells.link):
         raise TooLittle(
             "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "
-            "coll --db on the same ranks"
+            f"coll --db on the same ranks{''.join(f'; left out: {line}' for line in cells.left_out[:3])}"
         )
     return made

@@ -91,10 +91,10 @@ def spread(times: Sequence[float]) -> float:
 
 def check_header(header: Header) -> None:
     """Errors: HvdbError if a field is none that hvd_bench reads."""
-    if not re.fullmatch("[a-z]{1,20}", header.unit):
-        raise HvdbError(f"unit {header.unit!r}: must be 1 to 20 small letters, such as sequences or tokens")
+    if not isinstance(header.unit, str) or not re.fullmatch("[a-z]{1,20}", header.unit):
+        raise HvdbError(f"unit {header.unit!r:.40}: must be 1 to 20 small letters, such as sequences or tokens")
     if type(header.units_per_step) is not int or not 1 <= header.units_per_step <= MAX_UNITS:
-        raise HvdbError(f"units {header.units_per_step}: must be a whole number from 1 to {MAX_UNITS}")
+        raise HvdbError(f"units {header.units_per_step!r:.40}: must be a whole number from 1 to {MAX_UNITS}")
     if header.compute_type not in COMPUTE_TYPES:
         raise HvdbError(f"compute_type {header.compute_type!r} is not one of {', '.join(COMPUTE_TYPES)}")
 

@@ -418,8 +418,23 @@ class RefusedTest(TorchTest):
         self.refused("units 0: must be", self.net, units=0)
         self.refused("give units=", self.net, batch=None)
         self.refused("is not one of fp32", self.net, compute_type="int8")
-        for wrong in ({"steps": 0}, {"steps": 4097}, {"warmup": 0}, {"accumulate": 0}):
-            self.refused("steps must be 1 to 4096, warmup and accumulate at least 1", self.net, **wrong)
+        for name in ("steps", "warmup", "accumulate", "units"):
+            for wrong in (0, -1, 1.5, "3", True):
+                self.refused(f"{name} .*: must be a whole number from 1 to ", self.net, **{name: wrong})
+        self.refused("steps 4097: must be", self.net, steps=4097)
+        self.refused("unit 3: must be", self.net, unit=3)
+        self.refused("name 3: must be a text", self.net, name=3)
+        self.refused("give units=", self.net, batch=torch.ones(0, 4))
+        endless: list[Any] = []
+        endless.append(endless)
+        self.refused("give units=", self.net, batch=endless)
+
+    def test_optimizers(self) -> None:
+        self.refused("must be a torch.optim.Optimizer that was made", self.net, optimizer=torch.optim.SGD)
+        lbfgs = torch.optim.LBFGS(self.net.parameters())
+        self.refused("LBFGS runs forward and backward", self.net, optimizer=lbfgs)
+        other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        self.refused("the optimizer has no parameter of this model", self.net, optimizer=other)
 
     def test_more_gradients_than_a_replay_takes(self) -> None:
         model = nn.ParameterList([nn.Parameter(torch.ones(1)) for _ in range(200_000)])
@@ -432,6 +447,9 @@ class RefusedTest(TorchTest):
             (other, "is not a replay; it was left untouched"),
             (self.folder / "none" / "a.replay", "there is no folder"),
             (self.folder, "not a file"),
+            (self.folder / ("a" * 300), "cannot be written"),
+            (f"{self.folder}/a\0b", "cannot be written"),
+            (3, "cannot be written"),
         ):
             with self.assertRaisesRegex(HvdbError, pattern):
                 record(self.net, self.batch, squares, path)
