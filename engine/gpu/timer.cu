@@ -6,9 +6,9 @@ namespace hvd::gpu {
 namespace {
 
 constexpr std::uint64_t kMaxNanoseconds = std::chrono::nanoseconds(kMaxTimerWait).count();
-// Ends a wait where the GPU's clock stands still. No GPU makes more than 2.8e9 cycles a second, so that kMaxTimerWait
-// always comes first while the clock runs. At 1.4 GHz, the clock of an A100, this is a second.
-constexpr std::uint64_t kMaxCycles = 1'400'000'000;
+// Ends a wait where the GPU's clock stands still. No GPU makes 3.4e9 cycles a second, so that kMaxTimerWait always comes
+// first while the clock runs. At 1.4 GHz, the clock of an A100, these are 1.2 s.
+constexpr std::uint64_t kMaxCycles = 1'700'000'000;
 
 __global__ void start_timer_kernel(DeviceTimer* timer) {
   if (threadIdx.x == 0) timer->start = device_nanoseconds();

@@ -69,9 +69,9 @@ class DeviceReplayStep final : public ReplayBase<DeviceStep> {
     next_ = (next_ + 1) % kFactors;
     runtime_.synchronize(copied_.at(next_).view(), deadline, "the factor of an earlier step");
     std::byte* const factor = &factors_->bytes[next_ * sizeof(double)];
-    const double value = take_factor();
-    std::memcpy(factor, &value, sizeof value);
-    runtime_.copy(&backward_timer()->factor, factor, sizeof value, stream_);
+    step_factor_ = take_factor();
+    std::memcpy(factor, &step_factor_, sizeof step_factor_);
+    runtime_.copy(&backward_timer()->factor, factor, sizeof step_factor_, stream_);
     runtime_.record(copied_.at(next_), stream_);
   }
   void set_sgd(const SgdOptions& /*options*/) override {}
@@ -83,7 +83,7 @@ class DeviceReplayStep final : public ReplayBase<DeviceStep> {
     for (std::size_t i = 0; i < slots().size(); ++i) {
       const ReplayProfile::Gradient& its = recorded().gradients[i];
       if (paced && its.submit_seconds != its.ready_seconds) {
-        std::this_thread::sleep_until(begin + to_duration(its.submit_seconds));
+        std::this_thread::sleep_until(begin + to_duration(step_factor_ * its.submit_seconds));
       }
       fill(i, pattern_elements_, [this](std::byte* to, std::size_t from, std::size_t bytes) {
         runtime_.copy(to, &pattern_->bytes[from], bytes, stream_);
@@ -157,6 +157,7 @@ class DeviceReplayStep final : public ReplayBase<DeviceStep> {
   gpu::PinnedMemory factors_;                // [turn] of steps
   std::array<gpu::Event, kFactors> copied_;  // [turn]: the factor has left factors_
   std::size_t next_ = 0;                     // turn of the last load()
+  double step_factor_ = 1;                   // that it gave
 };
 
 }  // namespace

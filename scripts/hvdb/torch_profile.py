@@ -203,10 +203,10 @@ class _Training:
         every = [(name.replace("_orig_mod.", ""), parameter) for name, parameter in model.named_parameters()]
         groups = optimizer.param_groups if optimizer is not None else ()
         self._cleared = [*(p for _, p in every), *(p for group in groups for p in group["params"])]
-        reducing = [type(module).__name__ for module in model.modules() if self._reduces(module)]
+        reducing = [type(one).__name__ for one in [*model.modules(), optimizer] if self._reduces(one)]
         if reducing or any(hasattr(parameter, "device_mesh") for _, parameter in every):
             what = _listed(reducing) or "DTensor"
-            raise HvdbError(f"the model is distributed ({what}); give the plain model of one rank")
+            raise HvdbError(f"model or optimizer are distributed ({what}); give the plain ones of one rank")
         if any(torch.nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
             raise HvdbError("the model has lazy parameters without a shape; run its forward pass once before")
         if wrong := [name for name, p in every if p.requires_grad and p.is_complex()]:
@@ -437,7 +437,7 @@ def record(
         trial = profile_text.Step([1 / 3] * len(sizes), [1 / 3] * len(sizes), 1 / 3, 1 / 3, 1 / 3)
         profile_text.text(header, sizes, [trial])  # refuses what no reader takes before the steps are run
         clock = DeviceClock(torch.cuda, training.device) if on_gpu else HostClock()
-        found = _record_steps(training, clock, warmup - 1, steps)
+        found = _record_steps(training, clock, warmup - (optimizer is None), steps)  # look() made a step without update
     order = sorted((i for i in found[-1] if i >= 0), key=lambda i: found[-1][i])
     recorded = [_as_step(order, marks) for marks in found]
     notes = training.notes({sizes[i][0] for i in order})

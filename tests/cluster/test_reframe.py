@@ -78,7 +78,7 @@ class Check(ClusterTest):
         return baseline
 
     def test_it_runs_and_reports_without_a_baseline(self) -> None:
-        done = self.check(STEP)
+        done = self.check(STEP, "-S", f"baseline={self.folder}/not-yet.db")
         done.ended_with(0)
         case = self.report()
         self.assertEqual(case["result"], "pass", done)

@@ -185,6 +185,11 @@ void settle_coll(coll::CollOptions& o, OptionTable& table) {
         "--device cuda: NCCL chooses its algorithm; leave --algorithm out, and compare memory=registered,plain");
   }
   const auto place = [](const std::string& file) { return std::filesystem::absolute(file).lexically_normal(); };
+  for (const std::string& file : {o.json_file, o.csv_file}) {
+    if (!file.empty() && !o.replay_file.empty() && place(file) == place(o.replay_file)) {
+      throw Error(Errc::kInvalidArgument, file + ": is the file of --from-replay; give -J or --csv another name");
+    }
+  }
   if (!o.json_file.empty() && !o.csv_file.empty() && place(o.json_file) == place(o.csv_file)) {
     throw Error(Errc::kInvalidArgument, fmt::format("-J and --csv name one file: {}; give two", o.json_file));
   }

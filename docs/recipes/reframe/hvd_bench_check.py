@@ -19,7 +19,7 @@ import os
 import reframe as rfm
 import reframe.utility.osext as osext
 import reframe.utility.sanity as sn
-from reframe.core.builtins import parameter, performance_function, run_after, run_before, sanity_function, variable
+from reframe.core.builtins import parameter, run_after, run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
 
 VERDICTS = (0, 1, 3)  # exit codes of hvdb history: PASS, REGRESSION, INCONCLUSIVE
@@ -96,9 +96,21 @@ class hvd_bench_check(rfm.RunOnlyRegressionTest):
         )
 
     @run_before("performance")
-    def refer(self):
-        if not self.baseline:
-            return
+    def measure(self):
+        """Names the figures. The unit of work is that of the network or of the replay."""
+        per_second, total = f"{self.line['unit']}/s", self.line["units_per_second"]
+        figures = {"throughput_total": (total, per_second), "throughput_iteration": (total / self.ranks, per_second)}
+        reached = [self.line[f"efficiency_ratio{end}"] for end in ("", "_low", "_high")]
+        if None not in reached[1:]:  # the middle of its interval if it is not resolved
+            middle = sum(reached[1:]) / 2 if reached[0] is None else reached[0]
+            figures["efficiency"] = (100 * middle, "%")
+        self.perf_variables = {
+            name: sn.make_performance_function(sn.defer(value), unit) for name, (value, unit) in figures.items()
+        }
+        if self.baseline and os.path.exists(self.baseline):  # the first session makes it
+            self.refer(per_second)
+
+    def refer(self, unit):
         words = ["--new", self.file("runs.db"), "--json", self.file("history.json"), "--threshold", str(self.threshold)]
         self.hvdb("history", self.baseline, *words, codes=VERDICTS)
         with open(self.file("history.json"), encoding="utf-8") as file:
@@ -107,20 +119,5 @@ class hvd_bench_check(rfm.RunOnlyRegressionTest):
         low, median = judgement["prediction_interval"][0], judgement["median"]
         if low is not None:
             lowest = min(low, median / (1 + self.threshold / 100))
-            reference = (median, lowest / median - 1, None, "images/s")
+            reference = (median, lowest / median - 1, None, unit)
             self.reference = {self.current_system.name: {"throughput_total": reference}}
-
-    @performance_function("images/s")
-    def throughput_total(self):
-        return self.line["units_per_second"]
-
-    @performance_function("images/s")
-    def throughput_iteration(self):
-        """Of one rank."""
-        return self.line["units_per_second"] / self.line["ranks"]
-
-    @performance_function("%")
-    def efficiency(self):
-        """Of the middle of its interval if it is not resolved."""
-        known = [self.line[f"efficiency_ratio{end}"] for end in ("", "_low", "_high")]
-        return 100 * (known[0] if known[0] is not None else sum(known[1:]) / 2)

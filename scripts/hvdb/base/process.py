@@ -84,13 +84,14 @@ def run(
     try:
         while (code := _wait(process, end, _LOOK_SECONDS if max_bytes else math.inf)) is None:
             if time.monotonic() >= end:
-                raise RunFailed(f"took longer than {timeout_seconds:.0f} s and was ended", shown(words, variables))
+                raise RunFailed(f"took longer than {timeout_seconds:g} s and was ended", shown(words, variables))
             if max_bytes and any(os.fstat(file.fileno()).st_size > max_bytes for file in (output, errors) if file):
                 raise RunFailed(f"printed more than {max_bytes >> 20} MiB and was ended", shown(words, variables))
     finally:
         _end(process)
     if code != 0:
-        raise RunFailed(f"ended with exit code {code}", shown(words, variables))
+        how = f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+        raise RunFailed(how, shown(words, variables))
 
 
 def _wait(process: subprocess.Popen, end: float, longest: float) -> int | None:

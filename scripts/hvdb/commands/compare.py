@@ -137,6 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the verdicts and returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(judging.outputs(arguments), [file for file in (arguments.a, arguments.b) if file])
     if arguments.b is None:
+        if arguments.row:
+            raise HvdbError("--row: is for two files of another program")
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
         return judging.show(Report("compare", _of_a_gate(arguments.a)), arguments)
@@ -144,6 +146,11 @@ def run(arguments: argparse.Namespace) -> int:
         a, b = others.read(arguments.a), others.read(arguments.b)
         threshold = judging.one_threshold(arguments)
         return judging.show(judge_others(a, b, arguments.row, threshold, arguments.expect), arguments)
+    if _is_foreign(arguments.a) != _is_foreign(arguments.b):
+        for file in (arguments.a, arguments.b):
+            if not file.is_file():
+                raise HvdbError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
+        raise HvdbError(f"{arguments.a}, {arguments.b}: one is a store, and the other is not; compare like with like")
     if arguments.row:
         raise HvdbError("--row: is for two files of another program")
     a, b = judging.load([arguments.a]), judging.load([arguments.b])

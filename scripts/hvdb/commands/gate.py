@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,6 +149,9 @@ def _run_tool(arguments: argparse.Namespace) -> int:
     for name, default in _OF_HVD_BENCH.items():
         if vars(arguments)[name] != default:
             raise HvdbError(f"--{name}: is for runs of hvd_bench; with --tool the commands of --a and --b say it")
+    for folder in (arguments.directory, arguments.db.parent):
+        if folder and not folder.is_dir():
+            raise HvdbError(f"{folder}: there is no such folder; make it, or name another one")
     commands = {name: side_command.tool_command(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
     plan = tool_gate.Plan(
         arguments.tool,
@@ -156,6 +161,8 @@ def _run_tool(arguments: argparse.Namespace) -> int:
         judging.one_threshold(arguments),
         arguments.pairs,
         arguments.seed,
+        {name: shlex.join(words) for name, words in commands.items()},
+        os.path.realpath(arguments.directory or "."),
     )
     verdict.plan_looks(1, plan.pairs)  # raises an error before the first run if the pairs are too few for any row
     tool_gate.begin(arguments.db, plan)  # raises an error about the file

@@ -42,6 +42,10 @@ _DEVICE = re.compile(r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d{1,7}\s+)?Pid\s+\d+\s
 _OSU = re.compile(r"# OSU MPI(?:-\w+)? ([A-Za-z_]+)\b.* Latency Test")
 
 
+_OSU_TYPE = re.compile(r"# Datatype: (MPI_\w+)")
+_OSU_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float", "MPI_DOUBLE": "double"}
+_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+_NUMBER = re.compile(r"\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 _UNIT = re.compile(r"#.*?\bLatency ?\((\w{1,8})\)")
 
 
@@ -106,6 +110,8 @@ def _whole(text: str, low: int, high: int, what: str) -> int:
 
 def _seconds(microseconds: object, what: str) -> float:
     try:
+        if isinstance(microseconds, str) and not _NUMBER.fullmatch(microseconds):
+            raise ValueError
         value = float(microseconds) / 1e6  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         value = math.nan
@@ -131,7 +137,9 @@ def _wrong(value: object) -> bool:
     if value is None or value == "N/A":
         return False
     try:
-        return not float(value) < 1e-2  # type: ignore[arg-type]
+        if isinstance(value, bool):
+            raise TypeError
+        return not 0 <= float(value) < 1e-2  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as error:
         raise Malformed("the number of wrong elements is not a number") from error
 
@@ -175,10 +183,13 @@ def _json_rows(result: Any) -> Iterator[Row]:
             raise Malformed(f"{key} has no time (a CPU time of -C is not the time of the collective)")
         if _wrong(form.get("nwrong")):
             raise Malformed(f"{size} bytes have wrong elements")
-        each = result.get(f"{key}_per_iter")
-        times = each.get("times_us") if isinstance(each, dict) else None
-        if not isinstance(times, list) or not times or len(times) > MAX_ROWS:
-            times = [form["time"]]
+        times = [form["time"]]
+        if (each := result.get(f"{key}_per_iter")) is not None:
+            times = each.get("times_us") if isinstance(each, dict) else None
+            if not isinstance(times, list) or not 0 < len(times) <= MAX_ROWS:
+                raise Malformed(f"{key}_per_iter has no list of 1 to {MAX_ROWS} times")
+        if any(isinstance(time, str) for time in times):
+            raise Malformed(f"a time of {size} bytes is not a number")
         yield Row(
             _operation(result.get("experiment_name")),
             _known(result.get("type"), TYPES, "type"),
@@ -194,7 +205,7 @@ def _json_rows(result: Any) -> Iterator[Row]:
 
 def _table(text: str) -> Imported:
     lines = text.splitlines()
-    if lines and not text.endswith("\n") and lines[-1][:1].strip().isdigit():
+    if lines and not text.endswith("\n") and lines[-1].strip()[:1].isdigit():
         raise Malformed(f"line {len(lines)} is cut off: it has no line break")
     for number, line in enumerate(lines, 1):
         if found := _OSU.match(line):
@@ -231,6 +242,8 @@ def _nccl_table(lines: list[str], heading: int) -> Imported:
     rows: list[Row] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)
+        if line.startswith("# Collective test starting:"):
+            raise Malformed(f"line {number} begins another test; give each test a file, or a gate, of its own")
         if not fields or not fields[0].isdigit():
             continue  # a comment, a unit, or what NCCL_DEBUG prints between the rows
         try:
@@ -278,19 +291,30 @@ def _by_its_rates(fields: list[str], start: int, ranks: int) -> str:
 def _osu(lines: list[str], heading: int, test: str) -> Imported:
     """Tables of the OSU micro-benchmarks name neither the ranks nor the place of the buffers."""
     operation = _operation(test)
+    if operation == "barrier":
+        raise Malformed("osu_barrier's one time, which has no size, is not read")
     if units := [found[1] for line in lines if (found := _UNIT.search(line[:MAX_LINE])) and found[1] != "us"]:
         raise Malformed(f"its times are in '{units[0]}', not in us")
+    # What is only moved has no type that matters. Versions before 7 do not print it, and reduce floats.
+    types = (
+        [found[1] for line in lines if (found := _OSU_TYPE.match(line[:MAX_LINE]))] if operation in _REDUCING else []
+    )
+    kind = _known(_OSU_TYPES.get(types[0]), TYPES, f"Datatype {types[0][:40]}") if types else "float"
     rows: list[Row] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)
+        if _OSU.match(line):
+            raise Malformed(f"line {number} begins another test; give each test a file, or a gate, of its own")
         if not fields or not fields[0].isdigit():
             continue
         try:
             if len(fields) < 2:
                 raise Malformed("a size without a time")
+            if "fail" in map(str.lower, fields[2:]):
+                raise Malformed("wrong elements")
             size = _whole(fields[0], 1, MAX_SIZE, "size")
-            reduction = "sum" if operation in ("all_reduce", "reduce_scatter", "reduce") else "none"
-            rows.append(Row(operation, "float", reduction, False, size, (_seconds(fields[1], "time"),)))
+            reduction = "sum" if operation in _REDUCING else "none"
+            rows.append(Row(operation, kind, reduction, False, size, (_seconds(fields[1], "time"),)))
         except Malformed as error:
             raise Malformed(f"line {number}: {error}") from error
         if len(rows) > MAX_ROWS:

@@ -75,7 +75,8 @@ def locked(db: Path) -> AbstractContextManager[int]:
     Errors: HvdbError if another gate, or a run that it started, holds the lock; OSError.
     """
     taken = HvdbError(f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it")
-    return locks.held(db.with_name(f"{db.name}.lock"), taken)
+    target = Path(os.path.realpath(db))  # two names of one file have one lock
+    return locks.held(target.with_name(f"{target.name}.lock"), taken)
 
 
 def measured(store: GrowingStore, plan: Plan) -> tuple[list[Cell], int]:
@@ -132,6 +133,8 @@ def failure(error: HvdbError | OSError, *outputs: IO[bytes]) -> str:
 
 def kept(file: Path) -> str:
     """Returns what a person reads after the failure of a run. file: keeps the pairs."""
+    if not file.exists():
+        return "no pair was measured yet"
     return f"{file} keeps the pairs so far, and the same command goes on from there"
 
 

@@ -36,7 +36,8 @@ MAX_FILE_BYTES = 16 << 20  # room for others.MAX_CELLS rows of gate_plan.MAX_PAI
 class Plan:
     """What is fixed before the first pair. tool: a key of others.TOOLS. a, b: commands, as a person wrote them.
 
-    rows: names or patterns of rows; empty: all rows. pairs: how many at most.
+    rows: names or patterns of rows; empty: all rows. pairs: how many at most. resolved: side -> the command with the
+    path of its program. directory: where both run.
     """
 
     tool: str
@@ -46,6 +47,8 @@ class Plan:
     threshold: float
     pairs: int
     seed: int
+    resolved: dict[str, str]
+    directory: str
 
 
 @dataclass
@@ -85,6 +88,7 @@ class Pairs:
             if run.facts != self.facts:
                 raise NotComparable(f"{about} says {run.facts}, and side a of the first pair said {self.facts}")
             if lost := [name for name in self.seconds if name not in run.seconds]:
+                self.failed[side] += 1
                 raise HvdbError(f"{about} printed no row '{lost[0]}', which the first pair has")
         for name, pairs in self.seconds.items():
             pairs.append([float(np.median(results[side].seconds[name])) for side in ("a", "b")])
@@ -128,19 +132,24 @@ def begin(file: Path, plan: Plan) -> Pairs:
     try:
         text = whole_file.read_at_most(file, MAX_FILE_BYTES).decode()
         pairs = Pairs(**strict_json.load(text, MAX_FILE_BYTES))
-        times = np.array([*pairs.seconds.values()], dtype=float)
+        times = np.array([*pairs.seconds.values()])
         right = (times >= MIN_SECONDS) & (times < MAX_SECONDS)
-        if pairs.format != FORMAT or times.shape[2:] != (2,) or not right.all():
+        if pairs.format != FORMAT or times.shape[2:] != (2,) or times.dtype.kind not in "if" or not right.all():
             raise Malformed("another format, or a time is missing or wrong")
+        if times.shape[0] > others.MAX_CELLS or times.shape[1] > plan.pairs:
+            raise Malformed("more rows or pairs than a gate makes")
         pairs.seconds = dict(zip(pairs.seconds, times.tolist(), strict=True))
-        pairs.failed = {side: int(pairs.failed[side]) for side in ("a", "b")}
-        pairs.missing = [*map(str, pairs.missing)]
+        pairs.failed = {side: strict_json.whole(pairs.failed[side], 0, 1 << 30, "failed") for side in ("a", "b")}
+        pairs.facts = {name: strict_json.text(value, "a fact") for name, value in pairs.facts.items()}
+        if not isinstance(pairs.missing, list) or len(pairs.missing) > others.MAX_CELLS:
+            raise Malformed("missing is not a list")
+        pairs.missing = [strict_json.text(line, "a missing row", 4096) for line in pairs.missing]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise HvdbError(f"{file}: does not hold the pairs of a gate with --tool; name a new file with --db") from error
     if pairs.plan != asdict(plan):
         raise HvdbError(
-            f"{file}: was measured for another plan (other commands, rows, threshold, pairs or seed); give the same "
-            "options to go on, or another --db to begin anew"
+            f"{file}: was measured for another plan (other commands, programs, folder, rows, threshold, pairs, seed); "
+            "give the same options to go on, or another --db to begin anew"
         )
     pairs.plan = plan
     return pairs
@@ -185,8 +194,11 @@ def measure(bench: Bench, pairs: Pairs) -> Report:
                 if pairs.seconds:
                     _keep(bench.file, pairs)
                 raise
-        pairs.add(results)
-        _keep(bench.file, pairs)
+        try:
+            pairs.add(results)
+        finally:
+            if pairs.seconds:
+                _keep(bench.file, pairs)
         made += 1
         newest = [100 * math.expm1(ratios[-1]) for ratios in pairs.ratios().values()]
         left = (plan.pairs - number) * (time.monotonic() - begun) / made

@@ -1,6 +1,7 @@
 """Results of nccl-tests and of the OSU micro-benchmarks are read, and damaged or hostile ones end in one line."""
 
 import json
+import math
 import os
 import tempfile
 import unittest
@@ -132,9 +133,23 @@ class Files(unittest.TestCase):
             ("times are in 'ms', not in us", OSU.replace("Avg Latency(us)", "Avg Latency(ms)")),
             ("line 6 is cut off", OSU[: OSU.index("812.25") + 3]),
             ("time is not a time from 0.001 us", OSU.replace("3.50", "1e-290")),
+            ("line 5: time is not", OSU.replace("3.50", "3_50")),
+            ("line 5: time is not", OSU.replace("3.50", "\u0663.50")),
+            ("line 5: wrong elements", OSU.replace("Iterations", "Validation").replace("     1000", " Fail")),
+            ("line 7 begins another test", f"{OSU}{OSU.lstrip()}"),
+            ("Datatype MPI_BYTE is none of", OSU.replace("MPI_FLOAT", "MPI_BYTE")),
+            ("begins another test", f"{TABLE}{TABLE}"),
+            ("wrong elements", TABLE.replace("0.08      0 ", "0.08     -1 ")),
+            ("line 6 is cut off", OSU.replace("1048576 ", "  1048576 ")[: OSU.index("812.25") + 3]),
         ):
             with self.subTest(words):
                 self.refused(text, words)
+
+    def test_the_type_of_osu(self) -> None:
+        made = self.read(OSU.replace("MPI_FLOAT", "MPI_DOUBLE"))
+        self.assertEqual({row.type for row in made.rows}, {"double"})
+        moved = self.read(OSU.replace("MPI_FLOAT", "MPI_CHAR").replace("Allreduce", "Allgather"))
+        self.assertEqual({row.type for row in moved.rows}, {"float"}, "what is only moved has no type that matters")
 
     def test_every_truncated_table_is_refused_or_read_in_part(self) -> None:
         for end in range(0, len(TABLE), 7):
@@ -159,7 +174,10 @@ class Files(unittest.TestCase):
             ("a size is not", with_row(size=-8)),
             ("a size is not", with_row(size=True)),
             ("no time", with_row(in_place={"cpu_time": 3.0})),
-            ("time is not", with_row(in_place={"time": "nan"})),
+            ("time is not", with_row(in_place={"time": math.nan})),
+            ("a time of 1024 bytes is not a number", with_row(in_place={"time": "20"})),
+            ("has no list of 1 to", with_row(out_of_place_per_iter=[1])),
+            ("number of wrong elements is not", with_row(in_place={"time": 3.0, "nwrong": False})),
             ("time is not", with_row(out_of_place_per_iter={"times_us": [1.0, -1.0]})),
             ("wrong elements", with_row(in_place={"time": 3.0, "nwrong": 2.0})),
             ("not a number", with_row(in_place={"time": 3.0, "nwrong": 10**400})),

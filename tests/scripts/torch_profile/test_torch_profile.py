@@ -383,7 +383,7 @@ class RefusedTest(TorchTest):
         self.refused("must be a torch.nn.Module, not function", squares)
         self.refused("no parameter that requires a gradient", nn.ReLU())
         self.refused("lazy parameters", nn.LazyLinear(2))
-        self.refused("the model is distributed \\(DataParallel\\)", nn.DataParallel(self.net))
+        self.refused("are distributed \\(DataParallel\\)", nn.DataParallel(self.net))
         self.refused(
             "gradients on several devices \\(cpu, meta\\)", nn.ModuleList([self.net, nn.Linear(1, 1, device="meta")])
         )
@@ -433,6 +433,9 @@ class RefusedTest(TorchTest):
         self.refused("must be a torch.optim.Optimizer that was made", self.net, optimizer=torch.optim.SGD)
         lbfgs = torch.optim.LBFGS(self.net.parameters())
         self.refused("LBFGS runs forward and backward", self.net, optimizer=lbfgs)
+        reducing = type("DistributedOptimizer", (torch.optim.SGD,), {"__module__": "horovod.torch"})
+        wrapped = reducing(self.net.parameters(), lr=0.1)
+        self.refused("are distributed \\(DistributedOptimizer\\)", self.net, optimizer=wrapped)
         other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
         self.refused("the optimizer has no parameter of this model", self.net, optimizer=other)
 
