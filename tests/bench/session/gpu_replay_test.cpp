@@ -1,6 +1,7 @@
 // Tests sessions that replay a profile on fake GPUs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
@@ -107,7 +108,9 @@ TEST_F(GpuReplay, StepsThatAreEnqueuedAndSumsInFp16) {
     EXPECT_EQ(fact(result.runs.at(0), "gpu.option.graph"), "no");
     EXPECT_EQ(result.runs.at(0).gradient_bytes, 2 * 407);
     EXPECT_NE(result.runs.at(0).checks.find("100 % of 407 elements"), std::string::npos) << result.runs.at(0).checks;
-    for (const double launch : result.runs.at(0).ranks.at(0).samples.launch) EXPECT_GE(launch, 300e-6) << "as recorded";
+    const auto& launch = result.runs.at(0).ranks.at(0).samples.launch;
+    EXPECT_GE(*std::min_element(launch.begin(), launch.end()), 0.5 * 300e-6) << "as recorded, times the step's factor";
+    EXPECT_GE(*std::max_element(launch.begin(), launch.end()), 2 * 300e-6);
   }
 }
 
