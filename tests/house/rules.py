@@ -118,7 +118,7 @@ GETENV_OWNERS = (
 )
 # doctor/mpi_probe.cpp ends a child process, which must not return into its caller.
 EXIT_OWNERS = ("bench/cli/doctor/mpi_probe.cpp", "bench/cli/main.cpp", "bench/cli/process_end.cpp")
-# Of the modules in scripts/, only this one imports sqlite3: the system's SQLite may be too old for stores.
+# In scripts/, only this module may import sqlite3, because the system's SQLite may be too old for stores.
 SQLITE_OWNER = "hvdb.base.sqlite"
 SQLITE = re.compile(r"^[ \t]*(?:import|from) sqlite3\b|\bsqlite3\.connect\(", re.MULTILINE)
 MAX_LINES_CPP = 450

@@ -142,11 +142,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
         return judging.show(Report("compare", _of_a_gate(arguments.a)), arguments)
-    if _is_foreign(arguments.a) and _is_foreign(arguments.b):
+    foreign = [_is_foreign(file) for file in (arguments.a, arguments.b)]
+    if all(foreign):
         a, b = others.read(arguments.a), others.read(arguments.b)
         threshold = judging.one_threshold(arguments)
         return judging.show(judge_others(a, b, arguments.row, threshold, arguments.expect), arguments)
-    if _is_foreign(arguments.a) != _is_foreign(arguments.b):
+    if any(foreign):
         for file in (arguments.a, arguments.b):
             if not file.is_file():
                 raise HvdbError(f"{file}: {'not a file' if file.exists() else 'no such file'}")

@@ -107,6 +107,9 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measures, prints the verdicts and returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(judging.outputs(arguments), [arguments.db])
+    for folder in (arguments.directory, arguments.db.parent):
+        if folder and not folder.is_dir():
+            raise HvdbError(f"{folder}: there is no such folder; make it, or name another one")
     if arguments.tool:
         return _run_tool(arguments)
     if arguments.row:
@@ -149,9 +152,6 @@ def _run_tool(arguments: argparse.Namespace) -> int:
     for name, default in _OF_HVD_BENCH.items():
         if vars(arguments)[name] != default:
             raise HvdbError(f"--{name}: is for runs of hvd_bench; with --tool the commands of --a and --b say it")
-    for folder in (arguments.directory, arguments.db.parent):
-        if folder and not folder.is_dir():
-            raise HvdbError(f"{folder}: there is no such folder; make it, or name another one")
     commands = {name: side_command.tool_command(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
     plan = tool_gate.Plan(
         arguments.tool,

@@ -295,11 +295,12 @@ def _osu(lines: list[str], heading: int, test: str) -> Imported:
         raise Malformed("osu_barrier's one time, which has no size, is not read")
     if units := [found[1] for line in lines if (found := _UNIT.search(line[:MAX_LINE])) and found[1] != "us"]:
         raise Malformed(f"its times are in '{units[0]}', not in us")
-    # What is only moved has no type that matters. Versions before 7 do not print it, and reduce floats.
-    types = (
-        [found[1] for line in lines if (found := _OSU_TYPE.match(line[:MAX_LINE]))] if operation in _REDUCING else []
-    )
-    kind = _known(_OSU_TYPES.get(types[0]), TYPES, f"Datatype {types[0][:40]}") if types else "float"
+    # OSU prints the type since version 7, and older versions reduce floats. An operation that only moves data takes as
+    # long with any type.
+    kind = "float"
+    types = [found[1] for line in lines if (found := _OSU_TYPE.match(line[:MAX_LINE]))]
+    if types and operation in _REDUCING:
+        kind = _known(_OSU_TYPES.get(types[0]), TYPES, f"Datatype {types[0][:40]}")
     rows: list[Row] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)
