@@ -31,7 +31,7 @@ from slurm_config import Place, Shape, config_files, node_names
 
 from program import HANG, Result, Running, environment, execute
 
-__all__ = ["Cluster", "Shape", "missing_programs"]
+__all__ = ["Cluster", "Shape", "may_isolate", "missing_programs"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -59,7 +59,8 @@ def missing_programs() -> str:
     return f"no {', '.join(missing)} here (scripts/install_deps --tests installs Slurm)" if missing else ""
 
 
-def _may_isolate() -> bool:
+def may_isolate() -> bool:
+    """Returns whether nodes may have namespaces of their own. A container or a chroot may refuse them to root too."""
     probe = [*_NAMESPACES, "unshare", "--mount", "--uts", "sh", "-c", "hostname probe && mount -t tmpfs none /dev/shm"]
     return os.geteuid() == 0 and subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
@@ -108,7 +109,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="hvd_slurm_"))
         self.folder.chmod(0o755)
-        isolated = _may_isolate() if self._want_isolated is None else self._want_isolated
+        isolated = may_isolate() if self._want_isolated is None else self._want_isolated
         for name in ("state", "log", "run", "etc", "dev", "work"):
             (self.folder / name).mkdir()
         for name in node_names(self.shape):

@@ -73,7 +73,7 @@ VENDOR_OWNERS = {
     r"sqlite3\.h": ("bench/store/sqlite_handle", "bench/store/result_store", "bench/store/provenance", "tests/bench/"),
     r"CLI/.*": ("bench/cli/", "bench/micro/"),
     r"benchmark/.*": ("bench/micro/",),
-    r"gtest/.*|gmock/.*": ("tests/",),
+    r"gtest/.*": ("tests/",),
     r"omp\.h": ("models/onednn/", "bench/"),
 }
 # Pure code includes no headers of threads, clocks, input or output.

@@ -1,7 +1,6 @@
 // Tests how the processors of a host are shared by its ranks. Expected values are computed by hand.
 #include "bench/world/cores.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,7 +9,7 @@
 namespace hvd::bench::cores_test {
 namespace {
 
-using ::testing::HasSubstr;
+using ::testing::IsSubstring;
 using Cpus = std::vector<int>;
 using Hosts = std::vector<std::string>;
 
@@ -44,10 +43,10 @@ TEST(Cores, ARankOfSeveralOnGpusNeedsThreeProcessors) {
   EXPECT_EQ(judge(ranks({{0, 1, 2}, {5}}), pair),
             "rank 1 (host b) has 1 processor for the training thread, the engine's thread and NCCL's threads, which "
             "then wait for one another: give each rank 3 or more (srun --cpus-per-task, mpirun --map-by ...:PE=N)");
-  EXPECT_THAT(judge(ranks({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}}), {"a", "a", "b"}),
-              HasSubstr("rank 0 (host a) has 2 processors for"))
+  EXPECT_PRED_FORMAT2(IsSubstring, "rank 0 (host a) has 2 processors for",
+                      judge(ranks({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}}), {"a", "a", "b"}))
       << "two ranks share four";
-  EXPECT_THAT(judge(limited(2, 2.5), pair), HasSubstr("rank 0 (host a) has 2.5 processors for")) << "a quota";
+  EXPECT_PRED_FORMAT2(IsSubstring, "rank 0 (host a) has 2.5 processors for", judge(limited(2, 2.5), pair)) << "a quota";
 }
 
 TEST(Cores, BoundRanksKeepTheirOwn) {
@@ -99,15 +98,16 @@ TEST(Cores, OpenMpMayGiveFewerThreads) {
 TEST(Cores, RanksThatTakeTurnsAreNamed) {
   const Hosts one_host{"a", "a", "a"};
   EXPECT_EQ(crowding(ranks({{0, 1}, {0, 1}}), Hosts{"a", "a"}, 1), "");
-  EXPECT_THAT(crowding(ranks({{0, 1}, {0, 1}, {0, 1}}), one_host, 1),
-              HasSubstr("a: 3 ranks with 1 compute thread each take turns on CPUs 0-1; "));
-  EXPECT_THAT(crowding(ranks({{0}, {1, 2}, {0}}), one_host, 1),
-              HasSubstr("a: 2 ranks with 1 compute thread each take turns on CPU 0; "))
+  EXPECT_PRED_FORMAT2(IsSubstring, "a: 3 ranks with 1 compute thread each take turns on CPUs 0-1; ",
+                      crowding(ranks({{0, 1}, {0, 1}, {0, 1}}), one_host, 1));
+  EXPECT_PRED_FORMAT2(IsSubstring, "a: 2 ranks with 1 compute thread each take turns on CPU 0; ",
+                      crowding(ranks({{0}, {1, 2}, {0}}), one_host, 1))
       << "although the host has a processor for each";
-  EXPECT_THAT(crowding(ranks({{0, 1}}), Hosts{"b"}, 3),
-              HasSubstr("b: 1 rank with 3 compute threads take turns on CPUs 0-1; "));
+  EXPECT_PRED_FORMAT2(IsSubstring, "b: 1 rank with 3 compute threads take turns on CPUs 0-1; ",
+                      crowding(ranks({{0, 1}}), Hosts{"b"}, 3));
   EXPECT_EQ(crowding(ranks({{0, 1}, {0, 1}, {0, 1}}), Hosts{"a", "b", "c"}, 2), "");
-  EXPECT_THAT(crowding(limited(2, 1.5), Hosts{"a", "a"}, 1), HasSubstr("the cgroup's quota of 1.5 processors"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "the cgroup's quota of 1.5 processors",
+                      crowding(limited(2, 1.5), Hosts{"a", "a"}, 1));
   EXPECT_EQ(crowding(limited(2, 2), Hosts{"a", "a"}, 1), "");
 }
 
@@ -115,7 +115,7 @@ TEST(Cores, OneBoundRankIsTold) {
   auto lone = ranks({{3}});
   EXPECT_EQ(narrow_binding(lone, Hosts{"a"}), "") << "the launcher is unknown";
   lone[0].launcher_cpus = 64;
-  EXPECT_THAT(narrow_binding(lone, Hosts{"a"}), HasSubstr("bound to 1 of the 64 CPUs"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "bound to 1 of the 64 CPUs", narrow_binding(lone, Hosts{"a"}));
   auto pair = ranks({{3}, {4}});
   pair[0].launcher_cpus = pair[1].launcher_cpus = 64;
   EXPECT_EQ(narrow_binding(pair, Hosts{"a", "a"}), "");
