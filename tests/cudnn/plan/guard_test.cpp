@@ -7,7 +7,7 @@
 // digests. With another version, or without cuDNN, the test is skipped with the reason.
 //
 //   ctest -R cudnn_guard_test                          compares the default options
-//   ctest -C nightly -R cudnn_guard_nightly            compares all cases
+//   ctest -R cudnn_guard_all_test                      compares all cases
 //   HVD_GUARD_ALL=1 HVD_GUARD_WRITE=1 (environment)    writes the digests of all cases to golden/guard.txt. Only for
 //                                                      intended changes of plans, with the reason in the commit
 //   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER.
@@ -227,7 +227,7 @@ TEST_F(Guard, PlansAndStepsOfTheDefaultsAreWhatTheyWere) {
 }
 
 TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
-  if (!wanted("HVD_GUARD_ALL")) GTEST_SKIP() << "HVD_GUARD_ALL is not set; cudnn_guard_nightly sets it";
+  if (!wanted("HVD_GUARD_ALL")) GTEST_SKIP() << "HVD_GUARD_ALL is not set; cudnn_guard_all_test sets it";
   for (const std::string device : {"h200", "a100"}) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
