@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the background steps of scripts/test --all, which are builds and clang-tidy, one after another. At idle priority
-# these steps use only the processor time that the tests leave, which is much, because the tests mostly wait.
+# Runs the background steps of scripts/test --all one after another: builds, clang-tidy, and the tests on a bare Debian.
+# At idle priority these steps use only the processor time that the tests leave, which is much, because the tests mostly
+# wait.
 #
 # lane.sh LOGS idle|normal STEP...: writes the output of each STEP to LOGS/STEP.log and, when the STEP has ended,
 # "STATUS SECONDS" to LOGS/STEP.end.
@@ -38,6 +39,14 @@ tidy() {
   wc -l "$logs/tidy-files"
   xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" scripts/lib/tidy_folder.sh "$folders"
 }
+
+# The folder of 3 GB is kept only if a test failed in it.
+bare() {
+  scripts/lib/bare_debian.sh "$1" "build/bare/$1" scripts/test --quick || return
+  rm -rf --one-file-system "build/bare/$1"
+}
+bare_bookworm() { bare bookworm; }
+bare_trixie() { bare trixie; }
 
 cd "$hvd_root"
 logs=$1 priority=$2

@@ -125,7 +125,12 @@ class EntryPointTest(FolderTest):
         self.program("cmake", f'#!/bin/sh\necho "$@" >>{log}\n')
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for command, configured, built in (
-            ("scripts/quickstart", "release", "release --target hvd_bench"),  # ends here: there is no program
+            # ends here, because there is no program
+            (
+                "scripts/quickstart",
+                "release -DHVD_BUILD_TESTS=OFF -DHVD_BUILD_MICROBENCH=OFF",
+                "release --target hvd_bench",
+            ),
             ("scripts/build", "release", "release"),
             ("scripts/build dev -DX=Y", "dev -DX=Y", "dev"),
             ("scripts/build dev --target a_test -DX=Y", "dev -DX=Y", "dev --target a_test"),
@@ -155,13 +160,42 @@ cp {self.folder / "fitted.db"} "$2"
 """
         executable(copy / "build/release/bin/hvd_bench", stand_in)
         self.program("mpirun", '#!/bin/sh\nshift 2\nexec "$@"\n')
-        done = shell("scripts/quickstart", copy, 0, PATH=f"{self.folder / 'bin'}:{os.environ['PATH']}")
-        self.assertEqual(done.stdout.splitlines().count("shown"), 3, done.stdout)
-        asked = log.read_text(encoding="utf-8").splitlines()
-        self.assertEqual(len(asked), 6, asked)
-        for measured, profiled in zip(asked[::2], asked[1::2], strict=True):
-            self.assertIn("--efficiency --fit --threads 1 --batch-size 4 --max-time 100 ", measured)
-            self.assertIn("--profile --threads 1 --batch-size 1 --image-size 192 --learning-rate 0.0025 ", profiled)
+        for command, chosen in (
+            ("scripts/quickstart", "--batch-size 2 --max-time 27 "),
+            ("scripts/quickstart --long", "--batch-size 4 --max-time 100 "),
+        ):
+            log.unlink(missing_ok=True)
+            done = shell(command, copy, 0, PATH=f"{self.folder / 'bin'}:{os.environ['PATH']}")
+            self.assertEqual(done.stdout.splitlines().count("shown"), 3, done.stdout)
+            asked = log.read_text(encoding="utf-8").splitlines()
+            self.assertEqual(len(asked), 6, asked)
+            for measured, profiled in zip(asked[::2], asked[1::2], strict=True):
+                self.assertIn(f"--efficiency --fit --threads 1 {chosen}", measured)
+                self.assertIn("--profile --threads 1 --batch-size 1 --image-size 192 --learning-rate 0.0025 ", profiled)
+
+    def test_the_build_goes_on_while_the_scripts_packages_come(self) -> None:
+        copy = self.checkout_with_build("true\n")
+        failing = '#!/usr/bin/env bash\n[ "$1" != --scripts ] || { echo no matplotlib; exit 2; }\n'
+        (copy / "scripts" / "install_deps").write_text(failing, encoding="utf-8")
+        done = shell("scripts/quickstart", copy, 2)
+        self.assertIn("no matplotlib", done.stderr)
+
+    def test_a_bare_debian_is_counted(self) -> None:
+        ends = (
+            ("echo '3 passed, 0 failed, 1 skipped'", 0, "3 passed, 0 failed, 1 skipped"),
+            ("echo '3 passed, 2 failed'; exit 1", 1, "3 passed, 2 failed"),
+            ("echo '3 passed, 0 failed'; exit 1", 1, "0 passed, 1 failed"),
+            ("echo no compiler; exit 2", 1, "0 passed, 1 failed"),
+            ("echo no bare Debian here: no network; exit 77", 0, "0 passed, 0 failed, 1 skipped"),
+        )
+        for script, code, counted in ends:
+            with self.subTest(script):
+                shutil.rmtree(self.folder / "checkout", ignore_errors=True)
+                copy = self.checkout_with_build("")
+                (copy / "scripts/lib/bare_debian.sh").write_text(f"#!/bin/sh\necho $1\n{script}\n", encoding="utf-8")
+                done = shell("scripts/test --only bare --all-releases", copy, code)
+                both = [line.split(maxsplit=2)[2] for line in done.stdout.splitlines() if line.startswith("bare-")]
+                self.assertEqual(both, [counted, counted], done.stdout)
 
     def test_benchmarks_asks_for_a_whole_build(self) -> None:
         copy = self.checkout()
