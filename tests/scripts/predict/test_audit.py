@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RECORD, TRUTHS = "2026-11-26-prediction", "2026-11-26-prediction-truths"
 RECORDED = ROOT / "results/recorded"
 DESIGNED, REPLACED, EVERYTHING = "118 of 144", "140 of 144", "165 of 192"
-PAGES = ("README.md", "docs/prediction.md", f"results/recorded/{RECORD}/README.md")
+PAGES = (ROOT / "README.md", ROOT / "docs/prediction.md", RECORDED / RECORD / "README.md")
 
 
 def audited(recorded: Path) -> str:
@@ -46,9 +46,9 @@ class AuditTest(FolderTest):
     def test_a_page_that_quotes_one_result_quotes_all(self) -> None:
         kept = (RECORDED / RECORD / "audit.txt").read_text(encoding="utf-8")
         for page in PAGES:
-            text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+            text = " ".join(page.read_text(encoding="utf-8").split())
             for figure in (DESIGNED, REPLACED, EVERYTHING):
-                with self.subTest(page=page, figure=figure):
+                with self.subTest(page=str(page), figure=figure):
                     self.assertTrue(f"{figure} inside" in kept, "audit.txt does not have this figure")
                     self.assertTrue(figure in text, "the page does not have this figure")
 
