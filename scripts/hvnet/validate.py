@@ -44,7 +44,7 @@ from hvnet.network import Network, Wiring
 _ROOT = Path(__file__).resolve().parents[2]
 _PROFILES = _ROOT / "results/recorded/2026-11-22-h200-second/replay"
 _NOISE = _ROOT / "results/recorded/2026-11-24-collectives/efficiency.db"  # compute times of ResNet-101 on two ranks
-# Two cores do not carry 200 Mbit/s between 8 nodes (results/recorded/2026-11-26-prediction/cores.txt).
+# 25 Mbit/s replaces 200, of which 25 of 48 runs lay inside: results/recorded/2026-11-26-prediction has both.
 RATES, LATENCIES, SHARES = (50.0, 100.0, 25.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
 BLOCKS = len(RATES) * len(LATENCIES) * len(SHARES)
 CALIBRATED, BEYOND = (2, 3, 4), (6, 8)
@@ -277,9 +277,14 @@ class ComputeMeasurement(Measurement):
 def _machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     named = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty"]
-    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-    return {"cpu": named[0] if named else "", "cores": os.cpu_count(), "load": os.getloadavg()[0], "commit": commit}
+    return {"cpu": named[0] if named else "", "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+
+
+def program_commit(measured: Sequence[runs.Run]) -> str:
+    """Returns the commit of the program that measured these runs, "unknown" if they do not say it."""
+    known = [run for run in measured if run.fact("git.commit")]
+    found = {run.fact("git.commit")[:8] + ("-dirty" if run.fact("git.state") == "dirty" else "") for run in known}
+    return ", ".join(sorted(found)) or "unknown"
 
 
 def summary(cells: list[dict[str, Any]]) -> list[str]:
@@ -379,6 +384,7 @@ def _main(argv: list[str]) -> int:
         cells = measurement(number, here).run()
         seconds = int(time.time() - began)
         document["cells"] += cells
+        machine["commit"] = program_commit(runs.load([here / "held.db"]))
         document["blocks"].append({"block": number, "began": int(began), "seconds": seconds, **machine})
         whole_file.write_text(record, json.dumps(document, indent=1) + "\n")
         inside = sum(c["predicted"]["low"] <= c["measured"]["step_seconds"] <= c["predicted"]["high"] for c in cells)

@@ -20,8 +20,8 @@ def parser() -> argparse.ArgumentParser:
     add_figures(made, Path("plots"), "folder to write to (default: plots)")
     made.add_argument("--no-published", action="store_true", help="leave the published points out")
     selection.add_predicted(made)
-    of_validation = "record of validate_prediction: draws predicted against measured step times"
-    made.add_argument("--validation", type=Path, metavar="FILE", help=of_validation)
+    of_validation = "record of validate_prediction: draws predicted against measured step times; several: in one figure"
+    made.add_argument("--validation", type=Path, action="append", default=[], metavar="FILE", help=of_validation)
     return made
 
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     predicted = list(map(predictions.read, arguments.predicted))
     figures: list = []
     if arguments.validation:
-        held_out = predictions.read_validation(arguments.validation)
+        held_out = list(map(predictions.read_validation, arguments.validation))
         figures += [(plot_validation.draw, (held_out, arguments.out / f"validation.{form}")) for form in forms]
     if not arguments.stores:
         if not figures or predicted:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from hvdb.read.predictions import KINDS, HeldOut, Validation
 from hvdb.show import figure
 
+# Each gets the numbers of ranks. A node of a shaped network has one rank.
 TITLES = {
-    "calibrated": "worlds that were measured",
-    "beyond": "worlds beyond the measured ones",
-    "compute": "real training on one machine",
+    "calibrated": "{} nodes, on which training was measured before",
+    "beyond": "{} nodes, more than were measured before",
+    "compute": "{} ranks of one machine, real training",
 }
+TICKS = 4  # at least so many on each axis
+_LEADING = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))  # digits of the ticks of a logarithmic axis, coarse first
 WIDTH, HEIGHT = 5.2, 5.6  # of a panel and of the figure, in inches
 INSIDE = {"marker": "o", "color": figure.BLUE, "markersize": 4.5}
 OUTSIDE = {"marker": "s", "color": figure.VERMILION, "markersize": 5.5, "markerfacecolor": "white"}
@@ -29,15 +33,31 @@ def _error(times: Sequence[float], cells: Sequence[HeldOut]) -> float:
 
 
 def summary(cells: Sequence[HeldOut]) -> str:
-    """Returns coverage and median error, and the error of the best trivial predictor that all cells have."""
-    inside = sum(cell.is_inside for cell in cells)
-    said = (
-        f"{inside} of {len(cells)} in the band; median error {_error([c.predicted.middle for c in cells], cells):.1f} %"
-    )
+    """Returns lines: coverage and median error, the error of the best trivial predictor that all cells have, and the
+    coverage at each rate if there are several."""
+    held = sum(cell.is_inside for cell in cells)
+    error = _error([cell.predicted.middle for cell in cells], cells)
+    lines = [f"{held} of {len(cells)} in the band; median error {error:.1f} %"]
     names = set.intersection(*(set(cell.trivial) for cell in cells))
     if names:
-        said += f" (best trivial: {min(_error([c.trivial[name] for c in cells], cells) for name in names):.1f} %)"
-    return said
+        best = min(_error([cell.trivial[name] for cell in cells], cells) for name in names)
+        lines.append(f"best guess from the session alone: median error {best:.1f} %")
+    rates = sorted({cell.rate_mbit for cell in cells})
+    if len(rates) > 1:
+        by_rate = ([cell.is_inside for cell in cells if cell.rate_mbit == rate] for rate in rates)
+        counts = ", ".join(f"{sum(mine)} of {len(mine)}" for mine in by_rate)
+        lines.append(f"at {', '.join(f'{rate:g}' for rate in rates)} Mbit/s: {counts}")
+    return "\n".join(lines)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Returns about four round numbers from `low` to `high` for a logarithmic axis."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in _LEADING:
+        made = [tick for e in exponents for digit in digits if low <= (tick := digit * 10.0**e) <= high]
+        if len(made) >= TICKS:
+            return made
+    return [tick for tick in map(float, MaxNLocator(TICKS).tick_values(low, high)) if low <= tick <= high]
 
 
 def _panel(axes: Axes, cells: Sequence[HeldOut]) -> None:
@@ -53,29 +73,35 @@ def _panel(axes: Axes, cells: Sequence[HeldOut]) -> None:
     axes.plot(reach, reach, linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=reach, ylim=reach, xlabel="measured step, ms")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+        axis.set_major_locator(FixedLocator(ticks(*reach)))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def draw(validation: Validation, path: Path) -> Path:
-    """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: those of figure.write()."""
-    kinds = [kind for kind in KINDS if any(cell.kind == kind for cell in validation.cells)]
+def draw(validations: Sequence[Validation], path: Path) -> Path:
+    """Writes the figure of the cells of all records to `path` (.png or .svg) and returns `path`. Errors: those of
+    figure.write()."""
+    every = [cell for validation in validations for cell in validation.cells]
+    kinds = [kind for kind in KINDS if any(cell.kind == kind for cell in every)]
     width = WIDTH * len(kinds) + 0.6
     fig, axes = figure.new(1, len(kinds), width, HEIGHT)
-    fig.subplots_adjust(left=0.75 / width, right=0.98, top=0.78, bottom=0.2, wspace=0.2)
+    fig.subplots_adjust(left=0.75 / width, right=0.98, top=0.74, bottom=0.2, wspace=0.2)
     for axis, kind in zip(axes[0], kinds, strict=True):
-        cells = [cell for cell in validation.cells if cell.kind == kind]
+        cells = [cell for cell in every if cell.kind == kind]
         _panel(axis, cells)
-        axis.set_title(f"{TITLES[kind]}\n", pad=4)
-        axis.text(0, 1.015, summary(cells), transform=axis.transAxes, fontsize=8.5, color=figure.MUTED)
+        said = summary(cells)
+        ranks = " and ".join(map(str, sorted({cell.ranks for cell in cells})))
+        axis.set_title(TITLES[kind].format(ranks) + "\n" * said.count("\n") + "\n", pad=4)
+        axis.text(0, 1.015, said, transform=axis.transAxes, fontsize=8.5, color=figure.MUTED)
     axes[0][0].set_ylabel("PREDICTED step, ms")
     handles = {"measured in the predicted band": INSIDE, "measured outside of it": OUTSIDE}
     lines = [Line2D([], [], linestyle="none", **style) for style in handles.values()]
     lines.append(Line2D([], [], linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED))
     fig.legend(lines, [*handles, "equal"], loc="lower left", bbox_to_anchor=(0.005, 0.05), ncol=3)
-    subtitle = "Held-out runs. Vertical bars: predicted band; horizontal bars: interval of the measured time."
+    subtitle = "Held-out runs. Vertical bars: predicted band; horizontal: measured interval."
     figure.headline(fig, "PREDICTED against measured step time", subtitle)
-    source = f"from {validation.file.name}"
+    several = len(validations) > 1  # records often have one name, in different folders
+    names = [f"{v.file.absolute().parent.name}/{v.file.name}" if several else v.file.name for v in validations]
+    hashed = ", ".join(f"{name}, SHA-256 {v.sha256}" for name, v in zip(names, validations, strict=True))
     about = "hvd_bench: predicted against measured step time"
-    return figure.write(fig, path, about, source, f"{source}, SHA-256 {validation.sha256}")
+    return figure.write(fig, path, about, f"from {', '.join(names)}", f"from {hashed}")

@@ -118,12 +118,29 @@ class ValidationPlotTest(ShownTest):
         cells = [self.cell(0.2), self.cell(0.219), self.cell(0.25), self.cell(0.4, "beyond", trivial={"other": 0.4})]
         read = predictions.read_validation(self.write_cells(*cells))
         self.assertEqual([cell.is_inside for cell in read.cells], [True, True, False, False])
-        calibrated = "2 of 3 in the band; median error 8.7 % (best trivial: 37.0 %)"
+        calibrated = "2 of 3 in the band; median error 8.7 %\nbest guess from the session alone: median error 37.0 %"
         self.assertEqual(plot_validation.summary(read.cells[:3]), calibrated)
-        fig = self.drawn(lambda path: plot_validation.draw(read, path))
+        fig = self.drawn(lambda path: plot_validation.draw([read], path))
         self.assertEqual([len(axes.lines) for axes in fig.axes], [3 + 1, 1 + 1], "cells, and the diagonal")
         self.assertEqual(fig.axes[0].texts[0].get_text(), calibrated)
         self.assertEqual(fig.axes[0].get_ylabel(), "PREDICTED step, ms")
+        self.assertEqual(fig.axes[0].get_title("left").strip(), "8 nodes, on which training was measured before")
+
+    def test_the_cells_of_several_records_share_a_figure(self) -> None:
+        one = predictions.read_validation(self.write_cells(self.cell(0.2), self.cell(0.219)))
+        other = predictions.read_validation(self.write_cells(self.cell(0.25, rate_mbit=200, ranks=6)))
+        fig = self.drawn(lambda path: plot_validation.draw([one, other], path))
+        self.assertEqual(len(fig.axes[0].lines), 3 + 1, "cells, and the diagonal")
+        self.assertTrue(fig.axes[0].get_title("left").startswith("6 and 8 nodes"))
+        lines = fig.axes[0].texts[0].get_text().splitlines()
+        self.assertTrue(lines[0].startswith("2 of 3 in the band"))
+        self.assertEqual(lines[2], "at 100, 200 Mbit/s: 2 of 2, 0 of 1")
+
+    def test_an_axis_has_about_four_ticks(self) -> None:
+        self.assertEqual(plot_validation.ticks(130, 690), [150, 200, 300, 500])
+        self.assertEqual(plot_validation.ticks(9, 400), [10, 30, 100, 300])
+        self.assertEqual(plot_validation.ticks(0.5, 2000), [1, 10, 100, 1000])
+        self.assertIn(len(plot_validation.ticks(100, 121)), (3, 4, 5, 6))
 
     def test_the_command_needs_no_store(self) -> None:
         self.write_cells(self.cell(0.2))

@@ -7,8 +7,10 @@ from collections import Counter
 import numpy as np
 
 from harness import SCRIPTS, FolderTest, execute
+from synthetic_store import SessionSpec, make
 
 from hvdb.predict import profile
+from hvdb.read import runs
 from hvnet import validate
 from hvnet.validate import BLOCKS, Block
 
@@ -72,6 +74,20 @@ class SummaryTest(FolderTest):
         self.assertTrue(lines[2].startswith("beyond: 1 cells, 1 inside"))
         cells[0]["efficiency"] = {"predicted": {"middle": 0.9}, "measured": 0.88}
         self.assertIn("  efficiency: error median 2.0 points, most 2.0", validate.summary(cells))
+
+
+class ProgramCommitTest(FolderTest):
+    def test_it_is_that_of_the_stored_runs(self) -> None:
+        cases = (
+            ({"git.commit": ("0123456789", 0), "git.state": ("clean", 0)}, "01234567"),
+            ({"git.commit": ("0123456789", 0), "git.state": ("dirty", 0)}, "01234567-dirty"),
+            ({}, "unknown"),
+        )
+        for facts, commit in cases:
+            with self.subTest(commit):
+                db = self.folder / f"{commit}.db"
+                make(db, SessionSpec(provenance=facts))
+                self.assertEqual(validate.program_commit(runs.load([db])), commit)
 
 
 class CommandTest(FolderTest):
