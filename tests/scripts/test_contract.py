@@ -107,7 +107,7 @@ class ContractTest(SharedFolderTest):
         self.assertEqual(self.phase("solo").comm, "solo")
         self.assertTrue(full.fact("measurement.warm_up"))
         self.assertAlmostEqual(sum(part.fraction for part in full.decomposition.values()), 1.0, places=9)
-        self.assertAlmostEqual(plot_waterfall.levels(full)[-1][2], 100 * cell.efficiency.value, places=6)
+        self.assertAlmostEqual(plot_waterfall.levels(full, [])[-1][2], 100 * cell.efficiency.value, places=6)
 
     def test_both_sides_call_the_same_efficiencies_wide(self) -> None:
         document = json.loads(self.launch(["--ranks", "2", "--efficiency", "--num-iters", "1", "--json", "--no-db"]))

@@ -37,6 +37,10 @@ class PlotTest(SharedFolderTest):
         (system,) = systems.of(chosen)
         cls.measured = report.Measured(system, cls.cells)
 
+    def profiled(self) -> runs.Run:
+        (found,) = (run for run in self.runs if run.operations)
+        return found
+
     def ids(self, path: Path) -> set[str]:
         text = Image.open(path).text["Description"]
         self.assertTrue(text.startswith("runs: "))
@@ -63,11 +67,21 @@ class PlotTest(SharedFolderTest):
         )
         self.assertIn("there is no program '~/hvd_bench'", gate.stderr)
 
+    def waterfall(self, *shown: runs.Run) -> figure.Figure:
+        with mock.patch.object(figure, "save") as save:
+            plot_waterfall.draw(shown, Path("none.png"))
+        fig = save.call_args[0][0]
+        self.addCleanup(figure.plt.close, fig)
+        return fig
+
     def test_waterfall_ends_at_the_efficiency(self) -> None:
         full = [run for run in self.runs if run.decomposition]
         self.assertEqual(len(full), 2)
-        for run in full:
-            self.assertAlmostEqual(plot_waterfall.levels(run)[-1][2], 100 * run.decomposition["efficiency"].fraction)
+        for names in (plot_waterfall.rows(full), []):
+            for run in full:
+                fall = plot_waterfall.levels(run, names)
+                self.assertEqual([name for name, _, _ in fall], [*names, plot_waterfall.REST])
+                self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction)
         path = plot_waterfall.draw(full, self.folder / "waterfall.png")
         self.assertEqual(self.ids(path), {run.uuid for run in full})
 
@@ -75,21 +89,35 @@ class PlotTest(SharedFolderTest):
         run = next(run for run in self.runs if run.decomposition)
         run.decomposition["gravity"] = run.decomposition.pop("stragglers")
         self.addCleanup(lambda: run.decomposition.update(stragglers=run.decomposition.pop("gravity")))
-        fall = plot_waterfall.levels(run)
-        self.assertIn("gravity", [name for name, _, _ in fall])
+        self.assertIn("gravity", plot_waterfall.rows([run]))
+        fall = plot_waterfall.levels(run, plot_waterfall.rows([run]))
         self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction)
 
-    def test_a_part_whose_interval_holds_zero_has_no_bar(self) -> None:
+    def test_all_panels_have_the_same_rows_and_the_same_axis(self) -> None:
+        one, other = (run for run in self.runs if run.decomposition)
+        self.addCleanup(one.decomposition.update, update=one.decomposition["update"])
+        one.decomposition["update"] = replace(one.decomposition["update"], low=-0.1, high=0.1)
+        fig = self.waterfall(one, other)
+        first, second = fig.axes
+        self.assertEqual(first.get_xlim(), second.get_xlim())
+        names = [text.get_text() for text in first.get_yticklabels()]
+        parts = ["interference of the ranks", "waiting for stragglers", "exposed communication", "update"]
+        self.assertEqual(names, ["ideal", *parts, plot_waterfall.REST, "efficiency"])
+        self.assertEqual(sum(text.get_text() == plot_waterfall.REST for text in first.texts), 1, "update, in one run")
+        self.assertFalse(any(text.get_text() == plot_waterfall.REST for text in second.texts))
+
+    def test_parts_that_are_0_or_not_resolved_share_one_row(self) -> None:
         run = next(run for run in self.runs if run.decomposition)
         unresolved = [name for name, part in run.decomposition.items() if part.unresolved]
         self.assertEqual(unresolved, ["control_plane", "residual"])
-        with mock.patch.object(figure, "save") as save:
-            plot_waterfall.draw([run], Path("none.png"))
-        fig = save.call_args[0][0]
-        self.addCleanup(figure.plt.close, fig)
+        fig = self.waterfall(run)
         (axes,) = fig.axes
-        self.assertEqual(len(axes.patches), 1 + len(run.decomposition) - len(unresolved), "the ideal, and a bar each")
-        self.assertEqual([text.get_text() for text in axes.texts].count("not\nresolved"), 2)
+        bars = 2 + len(run.decomposition) - len(unresolved)
+        self.assertEqual(len(axes.patches), bars, "the ideal, the joined parts, and a bar each")
+        self.assertIn("0.9 %", [text.get_text() for text in axes.texts], "0.4 and 0.5 together")
+        said = " ".join(text.get_text() for text in fig.texts).replace("\n", " ")
+        self.assertIn("Whiskers: 95 % interval of the part.", said)
+        self.assertIn("Joined in one row: control plane, residual.", said)
 
         page = markdown_page.text(report.document(self.runs, efficiency.select(self.runs), [self.measured], {}, []))
         self.assertIn("| residual | not resolved (0.5) | -0.1 to 1.1 |", page)
@@ -108,7 +136,7 @@ class PlotTest(SharedFolderTest):
             self.assertEqual(runs.Component(0.01, 1.0, low, high).unresolved, expected, (low, high))
 
     def test_profile(self) -> None:
-        (profiled,) = (run for run in self.runs if run.operations)
+        profiled = self.profiled()
         self.assertEqual(
             [(s.kind, s.count) for s in layer_profile.shares(profiled.operations)],
             [("conv", 2), ("softmax", 1), ("relu", 1)],
@@ -116,6 +144,19 @@ class PlotTest(SharedFolderTest):
         self.assertAlmostEqual(layer_profile.library_fraction(profiled.operations), 0.004 / 0.010)
         path = plot_profile.draw(profiled, self.folder / "profile.png")
         self.assertEqual(self.ids(path), {profiled.uuid})
+
+    def test_the_kinds_of_a_profile_fill_every_moment(self) -> None:
+        """The operations are conv, relu, conv and softmax, which has no colour of its own. They take 10 ms together."""
+        seconds = (4e-3, 3e-3, 2e-3, 1e-3)
+        work = [replace(o, seconds=s) for o, s in zip(self.profiled().operations, seconds, strict=True)]
+        fig, ((axes,),) = figure.new(1, 1, 6, 3)
+        self.addCleanup(figure.plt.close, fig)
+        plot_profile._timeline(axes, work, {"conv": figure.BLUE, "relu": figure.SKY, plot_profile.OTHER: figure.FAINT})
+        self.assertAlmostEqual(axes.get_xlim()[1], 10)
+        conv, relu, other = (area.get_paths()[0] for area in axes.collections)
+        for time, path in ((2, conv), (5.5, relu), (8, conv), (9.5, other)):
+            for height in (1, 99):
+                self.assertTrue(path.contains_point((time, height)), (time, height))
 
     def test_labels_are_short(self) -> None:
         self.assertEqual(plot_profile.label("fc.backward_data"), "fc bwd data")
@@ -238,7 +279,9 @@ class ScalingTest(unittest.TestCase):
     def test_the_legend_covers_nothing(self) -> None:
         sizes = (1, 2, 4, 8, 16, 32, 64)
         for models in (["vgg16"], ["resnet101", "vgg16"], ["inception3", "resnet101", "vgg16"]):
-            cells = self.cells(*(SessionSpec(model=model, batch_size=size) for model in models for size in sizes))
+            cells = self.cells(
+                *(SessionSpec(model=model, batch_size=size, ranks=8) for model in models for size in sizes)
+            )
             fig = self.drawn(cells, published.load())
             legend = fig.legends[0].get_window_extent()
             self.assertGreater(len(fig.legends[0].get_texts()), 11)
@@ -260,8 +303,21 @@ class ScalingTest(unittest.TestCase):
                 others = [other for other in panels if other is not panel]
                 self.assertFalse(any(box.overlaps(other.get_window_extent()) for other in others), (ranks, name))
 
+    def test_published_points_are_drawn_beside_eight_ranks_and_more(self) -> None:
+        for ranks, reach, drawn in ((4, 4 * 1.7, False), (8, 512 * 1.19, True)):
+            fig = self.drawn(self.cells(SessionSpec(ranks=2), SessionSpec(ranks=ranks)), published.load())
+            texts = [text.get_text() for text in fig.legends[0].get_texts()]
+            self.assertEqual(any("published" in text for text in texts), drawn)
+            self.assertEqual(any("Pascal" in text.get_text() for text in fig.texts), drawn)
+            self.assertAlmostEqual(fig.axes[0].get_xlim()[1], reach)
+
+    def test_rates_of_less_than_a_decade_have_ticks(self) -> None:
+        axes = self.drawn(self.cells(SessionSpec()), []).axes[0]
+        low, high = axes.get_ylim()
+        self.assertGreaterEqual(sum(low <= tick <= high for tick in axes.get_yticks()), 2)
+
     def test_published_networks_are_named_as_in_their_file(self) -> None:
-        fig = self.drawn(self.cells(SessionSpec()), published.load())
+        fig = self.drawn(self.cells(SessionSpec(ranks=8)), published.load())
         texts = [text.get_text() for text in fig.legends[0].get_texts()]
         self.assertEqual(
             texts[2:],
@@ -277,10 +333,10 @@ class ScalingTest(unittest.TestCase):
 class NamesTest(unittest.TestCase):
     def test_the_waterfall_uses_the_reports_names(self) -> None:
         for component in plot_waterfall.STEPS:
-            self.assertEqual(plot_waterfall.tick(component).replace("\n", " "), tables.COMPONENTS[component])
+            self.assertEqual(plot_waterfall.tick(component), tables.COMPONENTS[component])
         self.assertEqual(plot_waterfall.tick("dark_matter"), "dark matter")
 
     def test_a_gain_has_one_sign(self) -> None:
-        self.assertEqual(plot_waterfall.amount(13.3, 155.0), "13.3\n155 ms")
-        self.assertEqual(plot_waterfall.amount(-6.6, -77.0), "-6.6\n-77 ms")
-        self.assertEqual(plot_waterfall.amount(-0.01, -0.2), "0.0\n0 ms")
+        self.assertEqual(plot_waterfall.amount(13.3, 155.0), "13.3 %, 155 ms")
+        self.assertEqual(plot_waterfall.amount(-6.6, -77.0), "-6.6 %, -77 ms")
+        self.assertEqual(plot_waterfall.amount(-0.01, -0.2), "0.0 %, 0 ms")

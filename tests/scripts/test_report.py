@@ -131,29 +131,57 @@ class StoreTest(FolderTest):
         return out + err
 
 
-class AnswerTest(StoreTest):
-    """Tests the answers to all questions. Their figures must be those of the store."""
+class SummaryTest(StoreTest):
+    """Tests the table that the page begins with. Its figures must be those of the store."""
 
-    def test_a_question_for_each_configuration_on_its_most_ranks(self) -> None:
+    def rows(self, *options: object) -> list[tuple[str, ...]]:
+        table = self.section("Summary", *options).blocks[0]
+        self.assertEqual(table.header, report.SUMMARY_HEADER)
+        return list(table.rows)
+
+    def lines(self) -> list[str]:
+        return list(self.section("Summary").blocks[1].lines)
+
+    def test_a_row_for_each_configuration_on_its_most_ranks(self) -> None:
         specs = [SessionSpec(ranks=ranks, noise=0.0) for ranks in (2, 4)]
-        make(self.db, *specs, SessionSpec(model="vgg16", noise=0.0, full=1.6))
-        section = self.section("Question and answer")
-        how = "fp32, batch 8 per rank, cpu, static schedule over mpi"
-        titles = [
-            f"How well does {scale} ({how})?" for scale in ("ResNet-101 scale to 4 ranks", "VGG-16 scale to 2 ranks")
-        ]
-        self.assertEqual([part.title for part in section.parts], titles)
-        (said,) = section.parts[0].blocks
-        self.assertTrue(said.text.startswith("80.0 % [79.4, 80.6]: 25.6 [25.3, 25.9] images/s"), said.text)
-        self.assertIn("of 32.0 that perfect scaling would give. Bound: 100.0 %, if reductions hid", said.text)
-        largest = r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]"
-        self.assertRegex(said.text, largest)
+        make(self.db, *specs, SessionSpec(model="vgg16", noise=0.0, full=1.6, batch_size=4))
+        first, second = self.rows()
+        loss = "exposed communication: 14.5 % [13.9, 15.1]"
+        self.assertEqual(first[:3], ("ResNet-101, 4 ranks, batch 8", "80.0 [79.4, 80.6]", loss))
+        self.assertEqual(second[:2], ("VGG-16, 2 ranks, batch 4", "62.5 [61.9, 63.1]"))
+        self.assertEqual(self.lines(), ["Every row: fp32, cpu, static schedule over mpi. [..]: 95 % interval."])
+
+    def test_the_page_begins_with_the_table_and_its_records_are_folded(self) -> None:
+        make(self.db, SessionSpec())
+        html = html_page.text(self.document())
+        self.assertLess(html.index('<section id="s1" class="answer">'), html.index("<nav"))
+        self.assertLess(html.index("<nav"), html.index('<section id="s2">'))
+        folded = re.findall(r"<details><summary><h2>(.*?)</h2></summary>", html)
+        self.assertEqual(folded, ["Provenance", "Command lines"])
+        self.assertEqual(html.count("</details></section>"), 2)
+
+    def test_what_to_try_is_the_advice_about_the_largest_loss(self) -> None:
+        make(self.db, SessionSpec(phases=("full",)))
+        page = self.document()
+        self.assertEqual([section.title for section in page.sections[:2]], ["Summary", "What to try next"])
+        (lines,) = page.sections[1].blocks
+        self.assertRegex(
+            lines.lines[0], r"ResNet-101 on 2 ranks \(run [0-9a-f]{8}\): there is no baseline .*--efficiency"
+        )
+        ((_, reached, loss, advised),) = self.rows()
+        self.assertEqual((reached, loss, advised), ("no baseline", "-", "measure with --efficiency"))
+
+    def test_a_busy_machine_and_cautions_are_named_below(self) -> None:
+        facts = {"cpu.cores": ("2", 1), "os.load": ("3.46 2.11 3.02 3/91 14015", 0), "caution.x": ("it is warm", 0)}
+        made = make(self.db, SessionSpec(provenance=facts))
+        run = made[0]["full"][:8]
+        busy = f"The machine was busy when runs began: load 3.46 on 2 cores ({run})."
+        self.assertEqual(self.lines()[1:], [busy, f"Caution: it is warm ({run})"])
+        self.assertEqual(self.rows()[0][3], "stop other programs and measure again; the machine was busy")
 
     def test_a_rate_that_counts_no_images_names_its_unit(self) -> None:
         make(self.db, SessionSpec(noise=0.0, provenance={"work.unit": ("sequences", 0)}))
-        (part,) = self.section("Question and answer").parts
-        self.assertIn(": 12.8 [12.7, 12.9] sequences/s of 16.0 that perfect scaling", part.blocks[0].text)
-        rows = tables.efficiency_rows(efficiency.cells(runs.load([self.db])))
+        _, rows, _ = tables.efficiency_table(efficiency.cells(runs.load([self.db])))
         self.assertEqual([row[6] for row in rows], ["8.00 [7.92, 8.08] sequences/s", "12.8 [12.7, 12.9] sequences/s"])
 
     def test_a_wide_efficiency_is_first_of_all_not_resolved(self) -> None:
@@ -162,39 +190,36 @@ class AnswerTest(StoreTest):
         model = " (SELECT uuid FROM run WHERE model = '{}')"
         self.change(efficiency.format(0.464, 1.014) + model.format("resnet101"))
         self.change(efficiency.format("NULL", "NULL") + model.format("vgg16"))
-        wide, none = self.section("Question and answer").parts
-        self.assertTrue(wide.blocks[0].text.startswith("Not resolved: between 46 and 101 %. 12.8 ["), wide)
-        self.assertTrue(none.blocks[0].text.startswith("Not resolved: too few rounds for an interval. 12.8 ["), none)
+        wide, none = self.rows()
+        self.assertEqual(wide[1], "not resolved: between 46 and 101 %")
+        self.assertEqual(none[1], "not resolved: too few rounds for an interval")
+        self.assertTrue(wide[3].startswith("measure four times as long"), wide)
         page = markdown_page.text(self.document())
         self.assertIn("| efficiency | not resolved: between 46 and 101 % | 46.4 to 101.4 |", page)
         self.assertNotIn("80.0", page, "no efficiency without a useful interval")
 
-    def test_no_baseline_and_one_rank(self) -> None:
-        make(self.db, SessionSpec(phases=("full",)), SessionSpec(model="vgg16", ranks=1, phases=("full",)))
-        section = self.section("Question and answer")
-        (without,), (alone,) = (part.blocks for part in section.parts)
-        self.assertIn("no baseline of one rank in the session, so the efficiency is not known", without.text)
-        self.assertIn("How fast does VGG-16 train on one rank", section.parts[1].title)
-        self.assertIn("No bound is known", alone.text)
+    def test_a_bound_is_shown_only_where_it_binds(self) -> None:
+        make(self.db, SessionSpec(noise=0.0), SessionSpec(model="vgg16", noise=0.0))
+        cells = efficiency.cells(runs.load([self.db]))
+        header, rows, notes = tables.efficiency_table(cells)
+        self.assertEqual({cell.ring_bound for cell in cells}, {None, 1.0})
+        self.assertNotIn("ring bound", " ".join([*header, *notes]))
+        cells[-1] = replace(cells[-1], ring_bound=0.923)
+        header, rows, notes = tables.efficiency_table(cells)
+        self.assertEqual([row[header.index("ring bound %")] for row in rows], ["-", "100.0", "-", "92.3"])
+        self.assertIn("ring bound: ", " ".join(notes))
+        (run,) = (run for run in runs.load([self.db]) if run.uuid == cells[-1].run_ids[-1])
+        self.assertEqual(report._reached(cells[-1], run), "80.0 [79.4, 80.6]; bound: 92.3")
+        self.assertEqual(report._reached(cells[1], run), "80.0 [79.4, 80.6]")
 
-    def test_a_baseline_of_another_allocation_is_no_ideal(self) -> None:
-        make(self.db, SessionSpec(noise=0.0))
-        self.change("UPDATE run SET allocation_size = 4 WHERE phase = 'solo'")
-        (part,) = self.section("Question and answer").parts
-        self.assertTrue(part.blocks[0].text.startswith("80.0 % [79.4, 80.6]: 12.8 [12.7, 12.9] images/s. Bound:"))
-
-    def test_the_roofline_is_the_bound_of_one_gpu(self) -> None:
+    def test_one_rank_has_a_rate_and_its_roofline(self) -> None:
         facts = {"bound.step_seconds": ("0.5", 0)}
-        make(self.db, SessionSpec(ranks=1, phases=("full",), provenance=facts))
-        (part,) = self.section("Question and answer").parts
-        self.assertIn("Bound: 16.0 images/s, the roofline", part.blocks[0].text)
-
-    def test_advice_follows_the_answer(self) -> None:
-        make(self.db, SessionSpec(phases=("full",)))
-        page = self.document()
-        self.assertEqual([section.title for section in page.sections[:2]], ["Question and answer", "What to try next"])
-        (lines,) = page.sections[1].blocks
-        self.assertRegex(lines.lines[0], r"ResNet-101 on 2 ranks \(run [0-9a-f]{8}\): there is no baseline")
+        one = {"ranks": 1, "phases": ("full",)}
+        make(self.db, SessionSpec(**one, provenance=facts), SessionSpec(**one, model="vgg16", provenance={}))
+        with_bound, without = self.rows()
+        self.assertRegex(with_bound[1], r"images/s; roofline: 16\.0$")
+        self.assertRegex(without[1], r"images/s$")
+        self.assertTrue(without[0].startswith("VGG-16, 1 rank"), without)
 
     def test_nothing_to_advise(self) -> None:
         make(self.db, SessionSpec(phases=("full",), ranks=1))
@@ -283,12 +308,12 @@ class SectionsTest(StoreTest):
         )
         page = self.document()
         self.assertIn("system A: Test CPU, git.commit abc; system B: Test CPU, git.commit def", page.lead)
-        self.assertEqual(len(self.section("Question and answer").parts), 3)
+        self.assertEqual(len(self.section("Summary").blocks[0].rows), 3)
         (part,) = self.section("What differs between the systems").parts
         self.assertEqual(part.blocks[1].rows[0], ("git.commit", "yes", "abc", "def"))
         pooled = self.document("--mix-fingerprints")
         self.assertNotIn("system", pooled.lead)
-        self.assertEqual(len(self.section("Question and answer", "--mix-fingerprints").parts), 2)
+        self.assertEqual(len(self.section("Summary", "--mix-fingerprints").blocks[0].rows), 2)
 
     def test_another_commit_for_another_configuration_is_one_system(self) -> None:
         other = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1)}
@@ -394,6 +419,5 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
         self.assertLess(mib, 500e6 / 2**20)
         read = Page(text)
         self.assertEqual(read.faults(), [])
-        self.assertEqual(len([title for title in read.headings if "scale to 512 ranks" in title]), 3)
-        self.assertIn("simulated", read.headings[2])
+        self.assertEqual(len(re.findall(r"[^,]+, simulated, 512 ranks", text[: text.index("<nav")])), 3)
         self.assertEqual(read.drawings, 2 + report.MAX_HEAT_MAPS)

@@ -92,9 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{operation} has {most} sides in one diagram, which holds {MAX_SIDES}: choose files, or --session"
             )
     names = names_of(results.sources)
+    machines = list(dict.fromkeys(source.machine for source in results.sources if source.machine))
     draw(
         [
-            (plot_coll.draw, (panels, names, arguments.out / f"{operation}.{form}"))
+            (plot_coll.draw, (panels, names, machines, arguments.out / f"{operation}.{form}"))
             for form in arguments.format or ["png"]
             for operation, panels in figures
         ]

@@ -50,9 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(document, indent=2))
         return EXIT_GOOD
-    print(tables.text_table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(cells)))
+    header, rows, notes = tables.efficiency_table(cells)
+    print(tables.text_table(header, rows))
     print()
-    for note in tables.EFFICIENCY_NOTES:
+    for note in notes:
         print(note)
     for line in efficiency.notes(cells, chosen.runs):
         printable.say(f"note: {line}")

@@ -6,6 +6,7 @@ The files may come from a stranger. This module checks every field that it uses,
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,22 @@ TOO_SHORT = "took less time than the clock can tell"
 # The peers' names of types and places -> the names that hvd_bench uses.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
+# Library of `peers collectives` -> its name in figures. {}: the library's version, or that of PyTorch for Gloo.
+_LIBRARIES = {
+    "ours": "hvd_bench, registered memory",
+    "ours_plain": "hvd_bench, plain memory",
+    "system": "Open MPI {} (system)",
+    "system_ring": "Open MPI {} (system), ring",
+    "openmpi": "Open MPI {}",
+    "mpich": "MPICH {}",
+    "intelmpi": "Intel MPI {}",
+    "intelmpi_yield": "Intel MPI {}, yielding",
+    "oneccl": "oneCCL {}",
+    "gloo": "Gloo of PyTorch {}",
+}
+_SESSIONS = """SELECT uuid, ranks, value AS machine FROM coll_session
+    LEFT JOIN coll_provenance ON session_uuid = uuid AND key = 'cpu.model' ORDER BY started_utc, uuid"""
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,3}", re.ASCII)
 
 
 class Panel(NamedTuple):
@@ -42,7 +59,7 @@ class Panel(NamedTuple):
     ranks: int
 
     def title(self) -> str:
-        """Returns the title of the diagram, a text of one line."""
+        """Returns a text of one line that names the panel."""
         words = [self.operation, self.type, *([] if self.reduction == "none" else [self.reduction]), self.place]
         return f"{' '.join(words)}, {self.ranks} rank{'' if self.ranks == 1 else 's'}"
 
@@ -64,10 +81,12 @@ class Point:
 
 
 class Source(NamedTuple):
-    """A file, or one session of a store with several sessions. session: UUID of the session; "" for a whole file."""
+    """A file, or one session of a store with several sessions. session: UUID of the session; "" for a whole file.
+    machine: what the file says of the machine."""
 
     file: Path
     session: str = ""
+    machine: str = ""
 
 
 @dataclass
@@ -181,10 +200,16 @@ class _Gathered:
             self.into.left_out.append(line)
 
 
-def _name(side: str, ragged: object) -> str:
+def _name(side: str, plane: str, ragged: object) -> str:
     if not isinstance(ragged, bool):
         raise Malformed("ragged is not true or false")
-    return f"{side}, ragged" if ragged else side
+    return (side or f"hvd_bench coll ({plane})") + (", ragged" if ragged else "")
+
+
+def _library(name: str, versions: dict[str, Any]) -> str:
+    """Returns the name of a library in figures. versions: library -> text of a file, which may be a stranger's."""
+    version = _VERSION.search(str(versions.get(name, "")))
+    return " ".join(_LIBRARIES[name].format(version[0] if version else "").split()) if name in _LIBRARIES else name
 
 
 def _own_rows(document: dict[str, Any], gathered: _Gathered) -> None:
@@ -212,7 +237,7 @@ def _own_rows(document: dict[str, Any], gathered: _Gathered) -> None:
                 gathered.leave_out(panel, size, TOO_SHORT)
             else:
                 # Versions of hvd_bench before 2026-11-25 do not write "ragged".
-                gathered.add(panel, _name(variant or plane, row.get("ragged", False)), _point(size, form))
+                gathered.add(panel, _name(variant, plane, row.get("ragged", False)), _point(size, form))
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
@@ -223,13 +248,10 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
     with store.open_readonly(file) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
-        sessions = [
-            row
-            for row in connection.execute("SELECT uuid, ranks FROM coll_session ORDER BY started_utc, uuid")
-            if not wanted or row["uuid"].startswith(tuple(wanted))
-        ]
+        sessions = [row for row in connection.execute(_SESSIONS) if not wanted or row["uuid"].startswith(tuple(wanted))]
         for session in sessions:
-            gathered = _Gathered(into, Source(file, session["uuid"] if len(sessions) > 1 else ""))
+            uuid = session["uuid"] if len(sessions) > 1 else ""
+            gathered = _Gathered(into, Source(file, uuid, session["machine"] or ""))
             cells = connection.execute(
                 "SELECT * FROM coll_cell WHERE session_uuid = ? ORDER BY seq", (session["uuid"],)
             )
@@ -249,7 +271,7 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
     place = PLACES["in_place" if cell["in_place"] else "out_of_place"]
     panel = Panel(cell["operation"], cell["type"], cell["reduction"], place, ranks)
     size, seconds = cell["bytes"], cell["seconds"]
-    name = _name(cell["side"] or cell["data_plane"], bool(cell["ragged"]))
+    name = _name(cell["side"], cell["data_plane"], bool(cell["ragged"]))
     if not gathered.may_draw(panel, size, cell["wrong"] or 0):
         return
     if seconds is None:
@@ -286,12 +308,15 @@ def _peer_rows(document: dict[str, Any], gathered: _Gathered) -> None:
 
     Otherwise reads the two times of each result: that of hvd_bench and that of the fastest peer.
     """
-    classes = _table(_table(document["plan"], "plan").get("classes"), "classes")
+    plan = _table(document["plan"], "plan")
+    classes, versions = _table(plan.get("classes"), "classes"), _table(plan.get("libraries", {}), "libraries")
     own = document.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
     for row in _list(document.get("series" if own else "cells"), "series" if own else "cells"):
         panel, kind, size, calls = _peer_cell(row, classes)
-        name = strict_json.text(row.get("library" if own else "ours"), "a library")
+        name = _library(strict_json.text(row.get("library" if own else "ours"), "a library"), versions)
+        # The number of ranks tells the class, unless two classes have as many ranks.
+        of_class = f", {kind}" if list(classes.values()).count(panel.ranks) > 1 else ""
         points = {}
         if own:
             low, high = (_end(row.get(key), key) for key in ("low", "high"))
@@ -299,12 +324,12 @@ def _peer_rows(document: dict[str, Any], gathered: _Gathered) -> None:
             if (low is None) != (high is None) or (low is not None and high is not None and not low <= seconds <= high):
                 raise Malformed("seconds does not lie between low and high")
             scaled = [None if end is None else 1e6 * end / calls for end in (low, high)]
-            points[f"{name}, {kind}"] = Point(size, 1e6 * seconds / calls, *(scaled if low else (None, None)))
+            points[f"{name}{of_class}"] = Point(size, 1e6 * seconds / calls, *(scaled if low else (None, None)))
         else:
-            peer = strict_json.text(row.get("peer"), "peer")
+            peer = _library(strict_json.text(row.get("peer"), "peer"), versions)
             times = [1e6 * strict_json.above_zero(row.get(key), 1e6, key) for key in ("ours_seconds", "peer_seconds")]
-            points[f"{name}, {kind}"] = Point(size, times[0] / calls)
-            points[f"{peer}, beside {name}, {kind}"] = Point(size, times[1] / calls)
+            points[f"{name}{of_class}"] = Point(size, times[0] / calls)
+            points[f"{peer}, beside {name}{of_class}"] = Point(size, times[1] / calls)
         if panel.operation == "barrier":
             gathered.leave_out(panel, size, "has no size, so it cannot be drawn")
             continue
@@ -360,7 +385,8 @@ def read(files: Sequence[Path], sessions: Sequence[str] = (), ranks: int | None 
             elif "results" in document:
                 _own_rows(document, _Gathered(made, Source(file)))
             elif "plan" in document:
-                _peer_rows(document, _Gathered(made, Source(file)))
+                machine = strict_json.text(_table(document["plan"], "plan").get("machine", ""), "machine")
+                _peer_rows(document, _Gathered(made, Source(file, "", machine)))
             else:
                 raise Malformed("neither results nor a plan")
         except Malformed as error:

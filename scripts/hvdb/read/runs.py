@@ -120,9 +120,9 @@ class Run:
         return fact.value if fact else ""
 
     def number(self, key: str) -> float | None:
-        """Returns the value of the fact `key` in provenance if it is a number above zero, else None."""
+        """Returns the first word of the fact `key` in provenance if it is a number above zero, else None."""
         try:
-            value = float(self.fact(key))
+            value = float(self.fact(key).partition(" ")[0])
         except ValueError:
             return None
         return value if 0 < value < math.inf else None

@@ -1,6 +1,6 @@
-"""Suggests what to try next. Each rule turns evidence into one sentence with numbers, or returns None without evidence.
+"""Suggests what to try next. Each rule turns evidence into an action and its reason, or returns None without evidence.
 
-A part of the step counts as evidence only if its interval lies above 0 and the part is at least WORTHWHILE.
+A part of the step counts as evidence only if the part is at least WORTHWHILE and known within the factor KNOWN_WITHIN.
 """
 
 from __future__ import annotations
@@ -8,17 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from hvdb.base import data
-from hvdb.judge import bootstrap
+from hvdb.judge import efficiency
+from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate
 from hvdb.judge.efficiency import Cell
 from hvdb.judge.rank_work import Examined
 from hvdb.read.runs import Component, Run
 from hvdb.show import rank_report, tables
 
 WORTHWHILE = 0.02  # fraction of the step
+# A figure is evidence only if the upper end of its interval is at most this many times the lower end. Otherwise nobody
+# knows what a change could gain, and the next run may show another largest part.
+KNOWN_WITHIN = 2.0
+BUSY = 1.1  # load per core when a run began; ranks of an earlier run that had a core each leave a load of at most 1
+FEW_RANKS = 2  # with so few ranks on a node, fewer ranks leave nothing to scale
 MIB = 1024.0 * 1024.0
 FEW_BUCKETS = 2  # with so few buckets or fewer, reductions begin only when the backward pass is nearly over
 EXPOSED = 0.8  # if at least this fraction of the reductions is exposed, the backward pass hides almost no reductions
@@ -29,6 +36,17 @@ FAR_FROM_BOUND = 1.3  # a step is far from its bound if it takes at least this m
 # DIFFERENT_SIZES: bucket sizes must differ by this factor to separate the cost per bucket from the cost per byte.
 # MISFIT: largest relative error allowed between a measured time and the time that the two costs predict.
 DIFFERENT_SIZES, MISFIT = 1.5, 0.2
+
+
+class Advice(NamedTuple):
+    """why: the evidence, with its figures. do: what to try. loss: fraction of the step that the advice is about."""
+
+    why: str
+    do: str
+    loss: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.do}"
 
 
 @dataclass(frozen=True)
@@ -95,11 +113,16 @@ def reduction_cost(runs: Sequence[Run]) -> ReductionCost | None:
     return ReductionCost(per_bucket, per_byte, len(points))
 
 
-def _part(run: Run, name: str) -> Component | None:
-    part = run.decomposition.get(name)
-    if part is None or part.low is None or part.low <= 0 or part.fraction < WORTHWHILE:
-        return None
-    return part
+def _known(figure: Component | Estimate) -> bool:
+    return bool(figure.low and figure.high) and 0 < figure.low <= figure.high <= KNOWN_WITHIN * figure.low
+
+
+def _part(evidence: Evidence, name: str) -> Component | None:
+    """Returns the part if it is evidence. No part is evidence if the run's speed or efficiency is not known."""
+    part, cell = evidence.run.decomposition.get(name), evidence.cell
+    rate, reached = cell.images_per_second, cell.efficiency
+    known = (rate.low is None or _known(rate)) and (reached is None or efficiency.resolved(reached))
+    return part if known and part and part.fraction >= WORTHWHILE and _known(part) else None
 
 
 def share(part: Component) -> str:
@@ -112,122 +135,128 @@ def _power_of_two(value: float) -> int:
     return 1 << max(0, int(np.ceil(np.log2(value))))
 
 
-def exposed_communication(evidence: Evidence) -> str | None:
+def exposed_communication(evidence: Evidence) -> Advice | None:
     """Suggests another bucket size, type of the reductions, or batch size, depending on the cost of the reductions."""
-    run, part, seconds = evidence.run, _part(evidence.run, "exposed_communication"), reduce_seconds(evidence.run)
+    run, part, seconds = evidence.run, _part(evidence, "exposed_communication"), reduce_seconds(evidence.run)
     if part is None or seconds is None or run.schedule != "static" or not run.buckets or not run.gradient_bytes:
         return None
     size = run.gradient_bytes / run.buckets / MIB
     begin = f"exposed communication is {share(part)} of the step"
+    larger = f"--bucket-mb {_power_of_two(2 * size)}"
     if run.buckets <= FEW_BUCKETS and part.seconds >= EXPOSED * seconds:
-        return (
-            f"{begin}, and {100 * min(1.0, part.seconds / seconds):.0f} % of the reductions are exposed, because "
-            f"{run.buckets} bucket{'s' if run.buckets > 1 else ''} of {size:.1f} MiB can begin only when backward is "
-            f"nearly over: try smaller buckets, --bucket-mb {tables.number(size / 8)}"
-        )
+        exposed = f"{100 * min(1.0, part.seconds / seconds):.0f} % of the reductions are exposed"
+        late = f"{run.buckets} bucket{'s' if run.buckets > 1 else ''} of {size:.1f} MiB begin only when backward ends"
+        smaller = f"try smaller buckets, --bucket-mb {tables.number(size / 8)}"
+        return Advice(f"{begin}, and {exposed}, because {late}", smaller, part.fraction)
     cost = reduction_cost(evidence.peers)
     if cost is None:
-        return (
-            f"{begin}, with {run.buckets} buckets of {size:.1f} MiB; whether latency or bandwidth is to blame shows "
-            f"with another size of buckets: measure --bucket-mb {_power_of_two(2 * size)} too"
-        )
+        why = f"{begin}, with buckets of {size:.1f} MiB; another size would show if latency or bandwidth is to blame"
+        return Advice(why, f"measure {larger} too", part.fraction)
     latency = cost.per_bucket * run.buckets / (cost.per_bucket * run.buckets + cost.per_byte * run.gradient_bytes)
-    fitted = (
-        f"{1e3 * cost.per_bucket:.3g} ms per bucket and {1e3 * MIB * cost.per_byte:.3g} ms per MiB, fitted to "
-        f"{cost.runs} runs"
-    )
+    fitted = f"{1e3 * cost.per_bucket:.3g} ms per bucket and {1e3 * MIB * cost.per_byte:.3g} ms per MiB"
+    fitted = f"% of their time; {fitted}, fitted to {cost.runs} runs"
     if latency >= 0.5:
-        return (
-            f"{begin} and the buckets of {size:.1f} MiB are latency-bound ({100 * latency:.0f} % of their time; "
-            f"{fitted}): try --bucket-mb {_power_of_two(2 * size)}"
-        )
-    begin = f"{begin} and the buckets are bandwidth-bound ({100 * (1 - latency):.0f} % of their time; {fitted})"
+        why = f"{begin} and the buckets of {size:.1f} MiB are latency-bound ({100 * latency:.0f} {fitted})"
+        return Advice(why, f"try {larger}", part.fraction)
+    why = f"{begin} and the buckets are bandwidth-bound ({100 * (1 - latency):.0f} {fitted})"
+    do = "try a larger --batch-size, which gives the same bytes more backward to hide behind"
     if (run.device == "cuda" or run.nodes > 1) and run.allreduce_type == "fp32":
-        return f"{begin}: try to halve the bytes with --allreduce-dtype bf16 or fp16"
-    return f"{begin}: a larger --batch-size gives the same bytes more backward to hide behind"
+        do = "try to halve the bytes with --allreduce-dtype bf16 or fp16"
+    return Advice(why, do, part.fraction)
 
 
-def slow_ranks(evidence: Evidence) -> str | None:
+def slow_ranks(evidence: Evidence) -> Advice | None:
     """Reports a rank or node that is slower than the other ranks or nodes, or step times that vary on all ranks."""
     findings = evidence.examined.findings if evidence.examined else None
     if findings and (findings.slow_nodes or findings.slow_ranks):
         said = rank_report.conclusions(evidence.examined, rank_report.THRESHOLD)[0]
-        return f"{said}: look at that machine first ({data.called('ranks')} shows every rank)"
-    part = _part(evidence.run, "stragglers")
-    if part is None or findings is None or findings.unclear_ranks:
+        return Advice(said, f"look at that machine first ({data.called('ranks')} shows every rank)", 1.0)
+    part = _part(evidence, "stragglers")
+    if part is None or findings is None or findings.unclear_ranks or busy(evidence.run):
         return None
-    return (
-        f"waiting for stragglers is {share(part)} of the step, and no rank is slow all the time: steps vary on every "
-        "rank, so keep other work off the machine and measure again"
-    )
+    why = f"waiting for stragglers is {share(part)} of the step, and no rank is slow all the time, but all ranks vary"
+    return Advice(why, "keep other work off the machine and measure again", part.fraction)
 
 
-def interference(evidence: Evidence) -> str | None:
+def interference(evidence: Evidence) -> Advice | None:
     """Reports ranks that slow one another down even in phase none, in which nothing is reduced."""
-    run, part, cores = evidence.run, _part(evidence.run, "interference"), evidence.run.number("cpu.cores")
+    run, part, cores = evidence.run, _part(evidence, "interference"), evidence.run.number("cpu.cores")
     if part is None or run.device != "cpu" or not cores:
         return None
-    begin = f"interference of the ranks is {share(part)} of the step"
+    why = f"interference of the ranks is {share(part)} of the step"
     ranks = evidence.ranks_per_node
     if ranks * run.threads > cores:
-        return (
-            f"{begin}, and {ranks} ranks of {run.threads} threads share {cores:.0f} cores: "
-            f"try --threads {max(1, int(cores) // ranks)}, or fewer ranks on a node"
-        )
-    return (
-        f"{begin}, with a core for each of {ranks} x {run.threads} threads: they share caches and memory bandwidth; "
-        "try fewer ranks of more --threads, and see that ranks are bound to cores (mpirun --bind-to core)"
-    )
+        why = f"{why}, and {ranks} ranks of {run.threads} threads share {cores:.0f} cores"
+        actions = [f"--threads {int(cores) // ranks}"] if ranks <= cores else []
+        actions += ["fewer ranks on a node"] if ranks > min(FEW_RANKS, cores) else []
+        return Advice(why, f"try {', or '.join(actions)}", part.fraction)
+    if busy(evidence.run):
+        return None  # busy_machine() says why
+    why = f"{why}, with a core for each of {ranks} x {run.threads} threads, which share caches and memory"
+    fewer = "; then try fewer ranks of more --threads" if ranks > FEW_RANKS else ""
+    return Advice(why, f"stop other programs and bind ranks to cores (mpirun --bind-to core){fewer}", part.fraction)
 
 
-def overlap_slowdown(evidence: Evidence) -> str | None:
+def overlap_slowdown(evidence: Evidence) -> Advice | None:
     """Reports compute that is slowed because the reductions have no cores of their own."""
-    run, part, cores = evidence.run, _part(evidence.run, "overlap_slowdown"), evidence.run.number("cpu.cores")
-    busy = evidence.ranks_per_node * run.threads
-    if part is None or run.device != "cpu" or not cores or cores < CORES_TO_SPARE or busy < cores:
+    run, part, cores = evidence.run, _part(evidence, "overlap_slowdown"), evidence.run.number("cpu.cores")
+    ranks = evidence.ranks_per_node
+    if part is None or run.device != "cpu" or not cores or cores < CORES_TO_SPARE or ranks * run.threads < cores:
         return None
-    return (
-        f"compute slowed by overlap is {share(part)} of the step, and {evidence.ranks_per_node} x {run.threads} "
-        f"compute threads leave none of {cores:.0f} cores to the reductions: try one compute thread or rank fewer"
-    )
+    threads = f"{ranks} x {run.threads} compute threads leave none of {cores:.0f} cores to the reductions"
+    why = f"compute slowed by overlap is {share(part)} of the step, and {threads}"
+    return Advice(why, f"try one compute thread{' or rank' if ranks > FEW_RANKS else ''} fewer", part.fraction)
 
 
-def control_plane(evidence: Evidence) -> str | None:
+def control_plane(evidence: Evidence) -> Advice | None:
     """Reports the time that negotiation takes. The static schedule does not negotiate."""
-    part = _part(evidence.run, "control_plane")
+    part = _part(evidence, "control_plane")
     if part is None or evidence.run.schedule != "negotiated":
         return None
-    return f"negotiation is {share(part)} of the step: try --schedule static, which has none"
+    return Advice(f"negotiation is {share(part)} of the step", "try --schedule static, which has none", part.fraction)
 
 
-def unexplained(evidence: Evidence) -> str | None:
+def unexplained(evidence: Evidence) -> Advice | None:
     """Reports the time of the step that no measured component explains."""
-    part = _part(evidence.run, "residual")
-    if part is None:
+    part = _part(evidence, "residual")
+    look = "record a trace of a few steps (--timeline-filename) and look"
+    return Advice(f"{share(part)} of the step is not explained", look, part.fraction) if part else None
+
+
+def busy(run: Run) -> str:
+    """Returns the load when the run began if that was more than the load of a rank for each core, else ""."""
+    load, cores = run.number("os.load"), run.number("cpu.cores")
+    return f"{load:g} on {cores:.0f} cores" if load and cores and load > BUSY * cores else ""
+
+
+def busy_machine(evidence: Evidence) -> Advice | None:
+    """Reports other programs that ran when the run began, by the load average of the minute before."""
+    load = busy(evidence.run)
+    again = "stop other programs and measure again; the machine was busy"
+    return Advice(f"the load was {load} when the run began", again, 1.0) if load else None
+
+
+def wide_interval(evidence: Evidence) -> Advice | None:
+    """Reports an efficiency that has a wide interval, or none because there are too few rounds."""
+    reached, sessions = evidence.cell.efficiency, evidence.cell.sessions
+    longer = f"as {'many sessions' if sessions >= MIN_SESSIONS else 'long (--max-time)'}"
+    if reached and not efficiency.bounded(reached):
+        return Advice(f"the efficiency is {efficiency.unresolved(reached)}", f"measure several times {longer}")
+    if reached is None or reached.low is None or reached.high - reached.low < WIDE:
         return None
-    return f"{share(part)} of the step is not explained: record a trace of a few steps (--timeline-filename) and look"
+    why = f"the interval of the efficiency is {100 * (reached.high - reached.low):.1f} points wide"
+    return Advice(why, f"measure four times {longer}, which halves it, or on a quieter machine")
 
 
-def wide_interval(evidence: Evidence) -> str | None:
-    """Reports an efficiency with a wide interval."""
-    reached = evidence.cell.efficiency
-    if reached is None or reached.low is None or reached.high is None or reached.high - reached.low < WIDE:
-        return None
-    more = "many sessions" if evidence.cell.sessions >= bootstrap.MIN_SESSIONS else "long (--max-time)"
-    return (
-        f"the interval of the efficiency is {100 * (reached.high - reached.low):.1f} points wide: measure four times "
-        f"as {more}, which halves it, or on a quieter machine"
-    )
-
-
-def no_baseline(evidence: Evidence) -> str | None:
+def no_baseline(evidence: Evidence) -> Advice | None:
     """Reports that there is no efficiency because there is no baseline."""
     if evidence.cell.efficiency is not None or evidence.run.world_size == 1:
         return None
-    return "there is no baseline of one rank in the session, so no efficiency: measure with --efficiency"
+    why = "there is no baseline of one rank in the session, so no efficiency"
+    return Advice(why, "measure with --efficiency", 1.0)
 
 
-def full_memory(evidence: Evidence) -> str | None:
+def full_memory(evidence: Evidence) -> Advice | None:
     """Reports a node whose memory its ranks together nearly fill."""
     total = evidence.run.number("memory.total_bytes")
     per_host = Counter(rank["host"] for rank in evidence.run.ranks)
@@ -239,13 +268,12 @@ def full_memory(evidence: Evidence) -> str | None:
         by_host[rank["host"]] = by_host.get(rank["host"], 0) + max(0, (rank["peak_bytes"] or 0) - shared)
     if not total or not by_host or evidence.run.device == "cuda" or max(by_host.values()) < FULL_MEMORY * total:
         return None
-    return (
-        f"the ranks of one node used {max(by_host.values()) / MIB:.0f} MiB at their peaks, of {total / MIB:.0f} MiB: "
-        "a smaller --batch-size keeps the node from swapping"
-    )
+    used = max(by_host.values())
+    why = f"the ranks of one node used {used / MIB:.0f} MiB at their peaks, of {total / MIB:.0f} MiB"
+    return Advice(why, "try a smaller --batch-size, which keeps the node from swapping")
 
 
-def untuned(evidence: Evidence) -> str | None:
+def untuned(evidence: Evidence) -> Advice | None:
     """Reports a GPU step that takes far longer than its roofline bound in a run without --tune.
 
     --tune makes hvd_bench time the engines.
@@ -255,14 +283,13 @@ def untuned(evidence: Evidence) -> str | None:
         return None
     if run.step_seconds < FAR_FROM_BOUND * bound:
         return None
-    return (
-        f"the step takes {run.step_seconds / bound:.1f} times its roofline bound, with engines that were not timed: "
-        "try --tune"
-    )
+    why = f"the step takes {run.step_seconds / bound:.1f} times its roofline bound, with engines that were not timed"
+    return Advice(why, "try --tune")
 
 
-RULES: tuple[Callable[[Evidence], str | None], ...] = (
+RULES: tuple[Callable[[Evidence], Advice | None], ...] = (
     no_baseline,
+    busy_machine,
     slow_ranks,
     exposed_communication,
     interference,
@@ -275,6 +302,7 @@ RULES: tuple[Callable[[Evidence], str | None], ...] = (
 )
 
 
-def advise(evidence: Evidence) -> list[str]:
-    """Returns one line of advice for each rule that finds evidence."""
-    return [f"{evidence.where}: {said}" for rule in RULES if (said := rule(evidence))]
+def advise(evidence: Evidence) -> list[Advice]:
+    """Returns the advice of each rule that finds evidence, first the advice about the largest loss."""
+    found = [said for rule in RULES if (said := rule(evidence))]
+    return sorted(found, key=lambda said: -said.loss)

@@ -68,6 +68,7 @@ class Section:
     title: str
     blocks: Sequence[Block] = ()
     parts: Sequence[Section] = ()
+    folded: bool = False  # an HTML page shows the title only, until the reader opens the section
 
 
 @dataclass(frozen=True)

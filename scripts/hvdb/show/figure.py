@@ -24,6 +24,7 @@ SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
 INK, MUTED, FAINT = "#222222", "#767676", "#D9D9D9"
 CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SHOWN_IDS = 12
+MANY_RANKS = 8  # an axis of fewer ranks has room for text on the right of the last point
 SOFTWARE = "hvd_bench scripts/plot"
 
 STYLE = {
@@ -78,7 +79,7 @@ def note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, fl
 def log2_ranks_axis(axes: Axes, highest: int) -> None:
     """Makes the x axis a logarithmic axis (base 2) of ranks from 1 to `highest`, labelled with whole numbers."""
     axes.set_xscale("log", base=2)
-    axes.set_xlim(0.84, max(2, highest) * 1.19)
+    axes.set_xlim(0.84, max(2, highest) * (1.19 if highest >= MANY_RANKS else 1.7))
     ticks = [2**power for power in range(20) if 2**power <= highest * 1.01]
     axes.set_xticks(ticks if len(ticks) <= 6 else ticks[:1] + ticks[1::2] if len(ticks) % 2 == 0 else ticks[::2])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -88,7 +89,8 @@ def log2_ranks_axis(axes: Axes, highest: int) -> None:
 def log_rate_axis(axes: Axes) -> None:
     """Makes the y axis a logarithmic axis (base 10) of images per second, labelled with numbers without exponents."""
     axes.set_yscale("log", base=10)
-    axes.yaxis.set_major_locator(LogLocator(base=10))
+    low, high = axes.dataLim.intervaly
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5) if high < 50 * low else (1,)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 

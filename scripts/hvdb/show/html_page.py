@@ -34,11 +34,15 @@ h3 { font-size: 1.05rem; margin: 1.4rem 0 .4rem; }
 p, ul { margin: .4rem 0; max-width: 55rem; }
 ul { padding-left: 1.2rem; }
 .lead, figcaption { color: var(--muted); }
+nav { margin-top: 1.2rem; }
 nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; list-style: none; padding: 0; max-width: none; }
 a { color: var(--blue); }
 section.answer { background: var(--panel); border-left: 4px solid var(--blue); padding: .2rem 1.1rem .8rem;
   margin-top: 1.5rem; }
 section.answer h2 { border: 0; margin-top: .6rem; }
+section.answer table { width: 100%; font-size: .95rem; } section.answer td:first-child { font-weight: 600; }
+summary { cursor: pointer; border-bottom: 1px solid var(--faint); margin: 2.5rem 0 .6rem; }
+summary h2 { display: inline-block; margin: 0; border: 0; }
 .wide { overflow-x: auto; margin: .8rem 0; }
 .wide:focus-visible, a:focus-visible { outline: 2px solid var(--blue); outline-offset: 2px; }
 table { border-collapse: collapse; font-size: .875rem; }
@@ -54,6 +58,7 @@ svg { display: block; width: 100%; min-width: 38rem; height: auto; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { font-size: .875rem; }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; }
+  details::details-content { content-visibility: visible; }
   .wide { overflow: visible; } svg { min-width: 0; } table { font-size: 7.5pt; }
   th, td, td.n { overflow-wrap: anywhere; white-space: normal; }
   tr, figure, h2, h3 { break-inside: avoid; } h2, h3 { break-after: avoid; } thead { display: table-header-group; } }
@@ -104,11 +109,13 @@ def _sections(sections: Iterable[Section], start: str, level: int, numbers: Iter
     for place, section in enumerate(sections, 1):
         name = f"{start}{place}"
         kind = ' class="answer"' if name == "s1" else ""
-        yield f'<section id="{name}"{kind}><h{level}>{html(cut(section.title))}</h{level}>'
+        heading = f"<h{level}>{html(cut(section.title))}</h{level}>"
+        heading = f"<details><summary>{heading}</summary>" if section.folded else heading
+        yield f'<section id="{name}"{kind}>{heading}'
         for block in section.blocks:
             yield from _block(block, section.title, numbers)
         yield from _sections(section.parts, f"{name}-", level + 1, numbers)
-        yield "</section>"
+        yield "</details></section>" if section.folded else "</section>"
 
 
 def text(page: Document) -> str:
@@ -116,14 +123,14 @@ def text(page: Document) -> str:
     contents = "".join(
         f'<li><a href="#s{place}">{html(cut(section.title))}</a></li>' for place, section in enumerate(page.sections, 1)
     )
+    first, begin_of_next, others = "\n".join(_sections(page.sections, "s", 2, count(1))).partition('<section id="s2">')
     lines = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html(cut(page.title))}</title><style>{STYLE}</style></head><body>",
         f'<header><h1>{html(cut(page.title))}</h1><p class="lead">{html(cut(page.lead))}</p></header>',
-        f'<nav aria-label="Contents"><ul>{contents}</ul></nav><main>',
-        *_sections(page.sections, "s", 2, count(1)),
+        f'<main>{first}<nav aria-label="Contents"><ul>{contents}</ul></nav>{begin_of_next}{others}',
         "</main></body></html>\n",
     ]
     made = "\n".join(line for line in lines if line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from hvdb.show import figure, tables
 
 SHOWN_KINDS = 7
 SHOWN_OPERATIONS = 14
+# The upper panel shows moving averages over this fraction of the step, at so many moments, and names some operations.
+AVERAGED, MOMENTS, NAMED_MOMENTS, OTHER = 0.04, 400, 7, "other"
+# Matches the module in the name of an operation: "a.conv" in "a.conv.backward_data" and in "a.conv+a.relu".
+MODULE = re.compile(r".*?(?=\+|[._](?:backward|accumulate|weight)|$)", re.DOTALL)
 KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figure.SKY, figure.PURPLE, figure.YELLOW)
 
 
@@ -33,30 +38,25 @@ def label(name: str, longest: int = 30) -> str:
 
 
 def _timeline(axes: Axes, operations: Sequence[Operation], colours: dict[str, str]) -> None:
-    milliseconds = np.array([o.seconds for o in operations]) * 1e3
-    axes.bar(
-        np.arange(len(operations)),
-        milliseconds,
-        width=1.0,
-        linewidth=0,
-        color=[colours.get(o.kind, figure.FAINT) for o in operations],
-    )
-    axes.set_xlim(-0.5, len(operations) - 0.5)
-    axes.set_ylabel("ms per step")
-    axes.set_xlabel("operation, in execution order", loc="left")
-    axes.grid(axis="x", visible=False)
-    right = axes.twinx()
-    right.plot(
-        np.arange(len(operations)),
-        100 * np.cumsum(milliseconds) / milliseconds.sum(),
-        color=figure.INK,
-        linewidth=1.1,
-        alpha=0.7,
-    )
-    right.set_ylim(0, 104)
-    right.set_ylabel("% of the step so far (line)")
-    right.grid(visible=False)
-    right.spines["top"].set_visible(False)
+    """Draws which share of the time each kind takes around each moment of the step. Ticks at the top name modules."""
+    ends = np.concatenate([[0.0], np.cumsum([1e3 * o.seconds for o in operations])])
+    total = ends[-1]
+    moments = np.linspace(0, total, MOMENTS)
+    begin, end = (np.clip(moments + side * AVERAGED / 2 * total, 0, total) for side in (-1, 1))
+    shares = []
+    for kind in colours:
+        kinds = (o.kind if o.kind in colours else OTHER for o in operations)
+        spent = [1e3 * o.seconds * (of == kind) for o, of in zip(operations, kinds, strict=True)]
+        so_far = np.concatenate([[0.0], np.cumsum(spent)])
+        shares.append(100 * (np.interp(end, ends, so_far) - np.interp(begin, ends, so_far)) / (end - begin))
+    axes.stackplot(moments, shares, colors=list(colours.values()), linewidth=0)
+    axes.set(xlim=(0, total), ylim=(0, 100), ylabel="share of the time, %")
+    axes.set_xlabel(f"ms since the step began; average over {100 * AVERAGED:g} % of the step", loc="left")
+    axes.grid(visible=False)
+    places = (np.arange(NAMED_MOMENTS) + 0.5) / NAMED_MOMENTS * total
+    running = (operations[min(int(np.searchsorted(ends, at)), len(operations)) - 1].node for at in places)
+    names = [label(MODULE.match(node)[0], 17) for node in running]
+    axes.secondary_xaxis("top").set_xticks(places, names, fontsize=7.5)
 
 
 def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str], notes: list[str]) -> None:
@@ -76,17 +76,18 @@ def draw(run: Run, path: Path) -> Path:
     total = sum(o.seconds for o in operations)
     kinds = shares(operations)
     colours = {share.kind: colour for share, colour in zip(kinds, KIND_COLOURS, strict=False)}
+    colours |= {OTHER: figure.FAINT} if len(kinds) > len(KIND_COLOURS) else {}
     fig = figure.plt.figure(figsize=(11.5, 8.4))
     grid = fig.add_gridspec(
-        2, 2, height_ratios=(1.0, 1.35), left=0.19, right=0.935, top=0.865, bottom=0.095, hspace=0.34, wspace=0.8
+        2, 2, height_ratios=(1.0, 1.35), left=0.19, right=0.935, top=0.86, bottom=0.095, hspace=0.34, wspace=0.8
     )
     timeline, by_kind, costliest = (fig.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
     _timeline(timeline, operations, colours)
-    timeline.legend(
+    fig.legend(
         handles=[Patch(color=c, label=label(k)) for k, c in colours.items()],
         ncol=len(colours),
         loc="lower left",
-        bbox_to_anchor=(-0.005, 0.99),
+        bbox_to_anchor=(0.004, 0.893),
         handlelength=1,
         columnspacing=1.2,
     )

@@ -22,6 +22,8 @@ from hvdb.show import figure, predicted, tables
 
 # Published series in the plot: set-up -> marker. One per generation of interconnect; published.csv has more series.
 PUBLISHED_SERIES = {"roce25-rdma-nccl": "o", "tcp40-nccl": "s", "roce25-128": "^", "roce25-512": "D"}
+# Published points of 16 to 512 GPUs are drawn if a curve reaches this many ranks. They squeeze shorter curves.
+MIN_RANKS_BESIDE_PUBLISHED = 8
 HOLLOW = {
     "linestyle": "none",
     "markerfacecolor": "white",
@@ -115,7 +117,7 @@ def _with_interval(
 
 def _beside(ranks: int, highest: int, colour: str) -> dict[str, Any]:
     """Returns where to write the text of a curve's last point: right of the point if there is room, else above it."""
-    room = 2 * ranks <= highest
+    room = 2 * ranks <= highest or highest < figure.MANY_RANKS
     place = {"offset": (9, -4)} if room else {"offset": (3, 8), "ha": "right"}
     return {**place, "color": colour, "fontweight": "bold"}
 
@@ -235,10 +237,10 @@ def draw(
     all_bands = predicted.curves(shown)
     bands = all_bands[: len(BAND_COLOURS)]
     colours = dict(zip(dict.fromkeys(curve.name for curve in bands), BAND_COLOURS, strict=False))
+    highest = max([cell.ranks for cell in cells] + [row.ranks for c in bands for row in c.rows])
+    points = points if highest >= MIN_RANKS_BESIDE_PUBLISHED else []
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
-    highest = max(
-        [cell.ranks for cell in cells] + [p.gpus for p in beside] + [row.ranks for c in bands for row in c.rows]
-    )
+    highest = max([highest, *(p.gpus for p in beside)])
     panels = [list(_curves([cell for cell in cells if cell.model == model]).values()) for model in models]
     names = labels([[curve[0].configuration for curve in curves] for curves in panels])
     style = styles(name for panel in names for name in panel)
@@ -256,7 +258,7 @@ def draw(
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
             figure.log2_ranks_axis(axes[row][column], highest)
-    axes[0][0].set_ylim(bottom=0.5 * min(cell.images_per_second.low or cell.images_per_second.value for cell in cells))
+    axes[0][0].set_ylim(bottom=0.7 * min(cell.images_per_second.low or cell.images_per_second.value for cell in cells))
     axes[1][0].set_ylim(bottom, top)
     units = " or ".join(dict.fromkeys(cell.unit for cell in cells))
     axes[0][0].set_ylabel(printable.label(f"{units} / s, whole world"))
@@ -270,7 +272,7 @@ def draw(
         handles.setdefault(label, Line2D([], [], marker=PUBLISHED_SERIES[point.setup], **HOLLOW))
     for name, colour in colours.items():
         handles[printable.label(name)] = Line2D([], [], color=colour, linewidth=7, alpha=0.6)
-    subtitle = "Weak scaling against one rank alone in the same session; bars: 95 % bootstrap interval."
+    subtitle = "Weak scaling against one rank alone in the same session; whiskers: 95 % interval."
     if beside:
         subtitle += " Grey: Horovod on Pascal GPUs, 2017 and 2018."
     if bands:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ SHOWN_RANKS = 8
 # Maximum heat maps of a report, and columns of one. A figure of 512 ranks with 100 columns takes 0.4 MB, most of it for
 # the heat map.
 MAX_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
+SUMMARY_HEADER = ("network", "efficiency, %", "largest loss, of the step", "what to try")
 # The cost of the reductions of two runs can be compared only if these columns are equal.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
@@ -88,70 +89,52 @@ def _largest_loss(run: Run) -> str:
         if part != "efficiency" and figure.fraction > 0 and not figure.unresolved
     }
     if not lost:
-        return f"No part of the loss is resolved in run {run.short_id}."
+        return "none is resolved" if run.decomposition else "-"
     part = max(lost, key=lambda name: lost[name].fraction)
-    where = f"The largest part of the loss in run {run.short_id}"
-    return f"{where} is {tables.COMPONENTS.get(part, part)}: {share(lost[part])} of the step."
+    return f"{tables.COMPONENTS.get(part, part)}: {share(lost[part])}"
 
 
-def _bound(cell: Cell, run: Run) -> str:
-    if cell.ring_bound is not None and cell.ranks > 1:
-        return (
-            f"Bound: {tables.percent(cell.ring_bound)} %, if reductions hid behind backward as far as they can "
-            "(an estimate from stored times)."
-        )
+def _reached(cell: Cell, run: Run) -> str:
+    """Returns the efficiency, or the rate of one rank, and its bound if that says something."""
+    if cell.ranks > 1:
+        bound = f"; bound: {tables.percent(cell.ring_bound)}" if tables.binds(cell) else ""
+        return f"{'no baseline' if cell.efficiency is None else tables.efficiency_text(cell.efficiency)}{bound}"
     roofline = run.number("bound.step_seconds")
-    if roofline and cell.ranks == 1:
-        rate = tables.number(run.batch_size / roofline)
-        return f"Bound: {rate} {run.unit}/s, the roofline of the device's data sheet with no operations fused."
-    return "No bound is known: the store lacks the times or the data sheet that one is made of."
+    bound = f"; roofline: {tables.number(run.batch_size / roofline)}" if roofline else ""
+    return f"{tables.estimate(cell.images_per_second)} {cell.unit}/s{bound}"
 
 
-def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
+def _how(cell: Cell) -> list[str]:
     c = cell.configuration
-    what = tables.title(cell.model)
-    how = ", ".join([*tables.marks(c), c["compute_type"], f"batch {c['batch_size']} per rank", c["device"]])
-    rate = f"{tables.estimate(cell.images_per_second)} {cell.unit}/s"
-    bound = _bound(cell, run)
-    if cell.ranks == 1:
-        return Section(f"How fast does {what} train on one rank ({how})?", [Paragraph(f"{rate}. {bound}")])
-    question = f"How well does {what} scale to {cell.ranks} ranks ({how}, {c['schedule']} schedule over {c['comm']})?"
-    if cell.efficiency is None:
-        said = f"{rate}; there is no baseline of one rank in the session, so the efficiency is not known."
-        return Section(question, [Paragraph(said)])
-    alone = [o for o in cells if o.kind == "solo" and o.configuration == c and o.allocation == cell.allocation]
-    ideal = [
-        f" of {tables.number(o.images_per_second.value * cell.ranks)} that perfect scaling would give" for o in alone
-    ]
-    reached = tables.efficiency_text(cell.efficiency)
-    if efficiency.resolved(cell.efficiency):
-        reached = reached.replace(" ", " % ", 1) + ":"
-    else:
-        reached = reached[0].upper() + reached[1:] + "."
-    said = [f"{reached} {rate}{''.join(ideal)}.", bound, *([_largest_loss(run)] if run.decomposition else [])]
-    return Section(question, [Paragraph(" ".join(said))])
+    alone = [c["compute_type"], f"batch {c['batch_size']}", c["device"]]
+    return alone if cell.ranks == 1 else [*alone, f"{c['schedule']} schedule over {c['comm']}"]
 
 
-def _answers(parts: Sequence[Measured]) -> Section:
-    answers = []
-    for measured in parts:
-        for cell in measured.subjects:
-            answer = _answer(cell, measured.newest(cell), measured.cells)
-            if len(parts) > 1:
-                answer = Section(f"{answer.title} System {measured.system.letter}", answer.blocks)
-            answers.append(answer)
-    shown, more = first(answers, MAX_SUBJECTS, "configurations")
-    blocks = [Paragraph(more)] if more else []
-    return Section("Question and answer", blocks or ([] if answers else [Paragraph("No run was taken.")]), shown)
+def _summary(parts: Sequence[Measured], evidence: Mapping[str, Evidence]) -> Section:
+    """Returns the table that the page begins with, and the cautions of its runs. evidence: UUID of a run -> its own."""
+    subjects = [(measured, cell, measured.newest(cell)) for measured in parts for cell in measured.subjects]
+    shown, more = first(subjects, MAX_SUBJECTS, "configurations")
+    if not shown:
+        return Section("Summary", [Paragraph("No run was taken.")])
+    common = [word for word in _how(shown[0][1]) if all(word in _how(cell) for _, cell, _ in shown)]
+    rows = []
+    for measured, cell, run in shown:
+        own = [word for word in _how(cell) if word not in common]
+        system = [f"system {measured.system.letter}"] if len(parts) > 1 else []
+        ranks = f"{cell.ranks} rank{'s' if cell.ranks > 1 else ''}"
+        advised = advice.advise(evidence[run.uuid]) if run.uuid in evidence else []
+        what = ", ".join([name(run), ranks, *own, *system])
+        rows.append((what, _reached(cell, run), _largest_loss(run), advised[0].do if advised else "-"))
+    lines = [f"Every row: {', '.join(common)}. [..]: 95 % interval." if common else "[..]: 95 % interval."]
+    loads = [f"{load} ({run.short_id})" for _, _, run in shown if (load := advice.busy(run))]
+    lines += [f"The machine was busy when runs began: load {', '.join(loads)}."] if loads else []
+    lines += [f"Caution: {line}" for line in efficiency.cautions([run for _, _, run in shown])]
+    return Section("Summary", [Table(SUMMARY_HEADER, rows), *bullets([*filter(None, [more]), *lines])])
 
 
-def _next(evidence: Sequence[Evidence]) -> Section:
-    lines = [line for item in evidence for line in advice.advise(item)]
-    nothing = (
-        "Nothing stands out: no resolved part of the step and no other measured figure calls for anything."
-        if evidence
-        else "No run was taken, so there is no evidence."
-    )
+def _next(evidence: Iterable[Evidence]) -> Section:
+    lines = [f"{item.where}: {said}" for item in evidence for said in advice.advise(item)]
+    nothing = "Nothing stands out: no part of the step is both large and known well, and nothing else calls for action."
     return Section("What to try next", bullets(lines) or [Paragraph(nothing)])
 
 
@@ -164,17 +147,18 @@ def _scaling_figure(measured: Measured, predictions: Sequence[Prediction]) -> Fi
         cells = [cell for cell in measured.cells if cell.model in models]
         return plot_scaling.draw(cells, published.load(), path, predictions)
 
-    return Figure("Images per second and scaling efficiency against ranks, beside the published points", draw)
+    return Figure("Images per second and scaling efficiency against ranks", draw)
 
 
 def _scaling(measured: Measured, title: str, predictions: Sequence[Prediction]) -> Section:
     if not measured.cells:
         return Section(title)
+    header, rows, notes = tables.efficiency_table(measured.cells)
     lines = [f"Note: {line}" for line in efficiency.notes(measured.cells, measured.system.runs)]
     blocks: list[Block] = [
         _scaling_figure(measured, predictions),
-        Table(tables.EFFICIENCY_HEADER, tables.efficiency_rows(measured.cells)),
-        *bullets([*tables.EFFICIENCY_NOTES, *lines]),
+        Table(header, rows),
+        *bullets([*notes, *lines]),
     ]
     beside = tables.published_rows(published.load(), list(dict.fromkeys(cell.model for cell in measured.cells)))
     if beside:
@@ -316,8 +300,8 @@ def document(
     stored: all runs of the stores, which the report lists. selection: the runs that count. parts: the selected runs by
     system. ranks: UUID of a run -> the comparison of its ranks. profiled: runs whose operations may be shown.
     """
-    evidence = [item for measured in parts for item in _evidence(measured, ranks)]
-    sections = [_answers(parts), _next(evidence)]
+    evidence = {item.run.uuid: item for measured in parts for item in _evidence(measured, ranks)}
+    sections = [_summary(parts, evidence), _next(evidence.values())]
     for measured in parts:
         which = f", system {measured.system.letter}" if len(parts) > 1 else ""
         sections.append(_scaling(measured, f"Scaling efficiency{which}", predictions))

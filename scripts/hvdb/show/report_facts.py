@@ -190,12 +190,14 @@ def provenance(runs: Sequence[Run]) -> Section:
         weighty = any(fact.in_fingerprint for fact in facts)
         more = " ..." if len(values) > MAX_VALUES else ""
         rows.append((key, "yes" if weighty else "", "; ".join(values[:MAX_VALUES]) + more))
-    return Section("Provenance", [Table(("fact", "can change the result", "value"), rows, first_is_code=True)])
+    table = Table(("fact", "can change the result", "value"), rows, first_is_code=True)
+    return Section("Provenance", [table], folded=True)
 
 
 def commands(runs: Sequence[Run]) -> Section:
     """Lists the command line of every session."""
-    return Section("Command lines", [Listing(list(dict.fromkeys(run.session["command_line"] for run in runs)))])
+    lines = list(dict.fromkeys(run.session["command_line"] for run in runs))
+    return Section("Command lines", [Listing(lines)], folded=True)
 
 
 def bullets(lines: Sequence[str]) -> list[Bullets]:

@@ -106,15 +106,7 @@ _EFFICIENCY: dict[str, Callable[[Cell], str]] = {
     "sessions": lambda cell: str(cell.sessions),
     "runs": lambda cell: " ".join(run[:8] for run in cell.run_ids[:3]),
 }
-EFFICIENCY_HEADER = tuple(_EFFICIENCY)
-
-
-def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """Returns one row per cell. The columns are those of EFFICIENCY_HEADER."""
-    return rows(_EFFICIENCY, cells)
-
-
-EFFICIENCY_NOTES = (
+_NOTES = (
     "efficiency = (images/s / ranks) / images/s of one rank alone, measured in turn in the same session.",
     "no reduction: the same with nothing reduced; what is missing to 100 % there is interference of the ranks and"
     " waiting for stragglers.",
@@ -124,6 +116,18 @@ EFFICIENCY_NOTES = (
     " sessions on over sessions (the median of which is shown).",
     f"not resolved: there is no interval, or it is wider than {100 * names.WIDEST_EFFICIENCY:.0f} points.",
 )
+
+
+def binds(cell: Cell) -> bool:
+    """Returns True if the row's ring bound is known and, as it is shown, below 100 %."""
+    return cell.ring_bound is not None and percent(cell.ring_bound) != "100.0"
+
+
+def efficiency_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
+    """Returns header, rows (one per cell) and notes. The column of the ring bound is left out if it binds nowhere."""
+    hidden = "-" if any(map(binds, cells)) else "ring bound"  # start of a column's title and of a note
+    columns = {name: text for name, text in _EFFICIENCY.items() if not name.startswith(hidden)}
+    return tuple(columns), rows(columns, cells), [note for note in _NOTES if not note.startswith(hidden)]
 
 
 _PUBLISHED: dict[str, Callable[[PublishedPoint], str]] = {
