@@ -198,7 +198,7 @@ int Application::close(const Options& options, const SessionResult& result) {
   if (options.json) {
     text = json_report(result, stored);
   } else if (!options.quiet) {
-    text = closing_text(result, stored);
+    text = closing_text(result, stored, options.verbose);
   }
   if (run != nullptr && run->images_per_second) {
     const std::string total = total_line(*run) + "\n";

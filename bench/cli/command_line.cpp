@@ -198,6 +198,9 @@ void reconcile(Options& options, const OptionTable& table) {
     throw Error(Errc::kInvalidArgument, "--db stores the results, --no-db does not; leave one of them out");
   }
   if (no_db) options.db_file.clear();
+  if (options.quiet && options.verbose) {
+    throw Error(Errc::kInvalidArgument, "--quiet prints one line, --verbose more than usual; leave one of them out");
+  }
   if (options.ranks > 0 && options.comm == CommBackend::kMpi) {
     throw Error(
         Errc::kInvalidArgument,

@@ -4,6 +4,7 @@
 
 #include "bench/cli/json_writer.h"
 #include "bench/measure/decomposition.h"
+#include "bench/session/notes.h"
 #include "bench/store/build_info.h"
 #include "bench/store/provenance.h"
 #include "engine/base/json.h"
@@ -169,6 +170,8 @@ std::string json_report(const SessionResult& result, const StoredIn& stored) {
   stored.problem.empty() ? top.null("db_problem") : top.text("db_problem", stored.problem);
   top.array("notes", [&](JsonWriter& notes) {
     for (const std::string& note : result.notes) notes.element(note);
+    if (run == nullptr) return;
+    for (const std::string& note : explanations(*run)) notes.element(note);
   });
   if (result.validation) {
     top.object("validation", [&](JsonWriter& validation) { write_validation(validation, *result.validation); });

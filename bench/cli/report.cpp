@@ -12,6 +12,7 @@
 #include "bench/measure/decomposition.h"
 #include "bench/measure/median.h"
 #include "bench/measure/units.h"
+#include "bench/session/notes.h"
 #include "bench/store/build_info.h"
 #include "engine/base/error.h"
 
@@ -107,6 +108,24 @@ std::string decomposition_table(const RunRecord& run) {
   return text;
 }
 
+/// Names the part that loses most, of those that are resolved, and where to find a remedy.
+std::string largest_loss(const RunRecord& run, const StoredIn& stored) {
+  if (run.decomposition.empty()) return {};
+  const DecompositionRow* most = nullptr;
+  for (const DecompositionRow& row : run.decomposition) {
+    if (row.component == "efficiency" || !row.low || *row.low <= 0) continue;
+    if (most == nullptr || row.fraction > most->fraction) most = &row;
+  }
+  if (most == nullptr) {
+    return "\nloses most  not resolved: no part's interval lies above 0; measure longer, or on a quieter machine\n";
+  }
+  const Estimate lost = estimate_of(*most);
+  const bool in_file = !stored.file.empty() && stored.problem.empty();
+  return fmt::format("\nloses most  {}, {:.1f} % [{:.1f}, {:.1f}]; what to try: {}docs/report.md#what-to-try-next\n",
+                     component_title(most->component), 100 * lost.value, 100 * lost.low, 100 * lost.high,
+                     in_file ? fmt::format("scripts/report {}, or ", printable(stored.file)) : "");
+}
+
 /// Compares images/s with perfect scaling: the world size times the rate of one rank that trains alone in the same
 /// allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
@@ -135,9 +154,11 @@ std::string compute_line(const RunRecord& run) {
                      1e-9 * rate / (run.world_size * std::max(run.threads, 1)));
 }
 
-std::string notes_and_store(const SessionResult& result, const StoredIn& stored) {
+std::string notes_and_store(const SessionResult& result, const StoredIn& stored, bool verbose) {
+  std::vector<std::string> notes = verbose ? explanations(*headline(result)) : std::vector<std::string>();
+  notes.insert(notes.end(), result.notes.begin(), result.notes.end());
   std::string text;
-  for (const std::string& note : result.notes) text += fmt::format("note        {}\n", printable(note));
+  for (const std::string& note : notes) text += fmt::format("note        {}\n", printable(note));
   if (!result.operations.empty()) text += fmt::format("\noperations on rank 0, per step\n{}\n", result.operations);
   if (!stored.problem.empty()) {
     text += fmt::format("not stored  {}\n", printable(stored.problem));
@@ -241,16 +262,17 @@ std::string progress_text(const Progress& progress) {
   return text;
 }
 
-std::string closing_text(const SessionResult& result, const StoredIn& stored) {
+std::string closing_text(const SessionResult& result, const StoredIn& stored, bool verbose) {
   const RunRecord* run = headline(result);
   if (run == nullptr) return {};
-  if (result.validation) return validation_text(*result.validation) + notes_and_store(result, stored);
-  std::string text = phase_table(result) + bound_line(result, *run) + decomposition_table(*run) + "\n";
+  if (result.validation) return validation_text(*result.validation) + notes_and_store(result, stored, verbose);
+  std::string text = phase_table(result) + bound_line(result, *run) + decomposition_table(*run);
+  text += largest_loss(*run, stored) + "\n";
   text += compute_line(*run);
   if (run->final_loss) text += fmt::format("loss        {:.4f} at the end\n", *run->final_loss);
   text += fmt::format("checks      {}\n", run->checks.empty() ? "none" : run->checks);
   if (!run->stop_reason.empty()) text += fmt::format("stopped     {}\n", run->stop_reason);
-  return text + notes_and_store(result, stored);
+  return text + notes_and_store(result, stored, verbose);
 }
 
 const RunRecord* headline(const SessionResult& result) { return result.runs.empty() ? nullptr : &result.runs.back(); }

@@ -31,8 +31,9 @@ std::string world_text(const Options& options, const RunRecord& run);
 /// Returns one line without a newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
 std::string progress_text(const Progress& progress);
 
-/// Returns the tables that are printed after the session. They do not include total_line().
-std::string closing_text(const SessionResult& result, const StoredIn& stored);
+/// Returns the tables that are printed after the session. They do not include total_line(). With `verbose` the
+/// explanations of the figures follow, which the store holds in any case.
+std::string closing_text(const SessionResult& result, const StoredIn& stored, bool verbose = false);
 
 /// Returns the main run of the session: the run of phase full if there is one, else the last run. Null without runs.
 const RunRecord* headline(const SessionResult& result);

@@ -47,6 +47,25 @@ std::vector<std::vector<double>> log_ratios(std::span<const std::vector<double>>
   return ratios;
 }
 
+/// The times of the members, in logarithms.
+struct TypicalTimes {
+  double usual = 0;            ///< the median over the steps of the median over the members
+  std::vector<double> places;  ///< [member]: the median over the steps of (time - median over the members)
+};
+
+TypicalTimes typical_times(std::span<const std::vector<double>> seconds) {
+  std::vector<std::vector<double>> places(seconds.begin(), seconds.end());
+  std::vector<double> middles(seconds.front().size()), step(seconds.size());
+  for (std::size_t s = 0; s < middles.size(); ++s) {
+    for (std::size_t m = 0; m < step.size(); ++m) step[m] = std::log(seconds[m][s]);
+    middles[s] = median(step);
+    for (std::size_t m = 0; m < step.size(); ++m) places[m][s] = step[m] - middles[s];
+  }
+  TypicalTimes typical{.usual = median(middles), .places = {}};
+  for (const std::vector<double>& place : places) typical.places.push_back(median(place));
+  return typical;
+}
+
 struct MedianInterval {
   double low = 0, high = 0;
   bool long_enough = false;  // the series has enough steps for an interval
@@ -130,12 +149,16 @@ double critical_score(std::size_t members, std::uint64_t seed) {
 std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical) {
   const std::size_t members = seconds.size();
   HVD_ASSERT(members >= 2 && seconds.front().size() >= kMinSteps);
-  std::vector<double> middle(members), errors(members);
+  const TypicalTimes typical = typical_times(seconds);
+  std::vector<double> middle = medians_of_others(typical.places), errors(members);
   std::vector<MedianInterval> intervals(members);
   std::vector<std::vector<double>> series = log_ratios(seconds);
   for (std::size_t m = 0; m < members; ++m) {
-    middle[m] = median(series[m]);
+    middle[m] = typical.places[m] - middle[m];
+    const double shift = middle[m] - median(series[m]);  // 0 for two members, and small for more
     intervals[m] = median_interval_of_steps(std::move(series[m]));
+    intervals[m].low += shift;
+    intervals[m].high += shift;
     errors[m] = (intervals[m].high - intervals[m].low) / (2 * kDeviate);
   }
   const bool scored = members >= kMajority;
@@ -149,6 +172,7 @@ std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds
   std::vector<Slowness> judged(members);
   for (std::size_t m = 0; m < members; ++m) {
     Slowness& slowness = judged[m];
+    slowness.seconds = std::exp(typical.usual + typical.places[m]);
     slowness.slower = std::expm1(middle[m]);
     slowness.low = std::expm1(intervals[m].low);
     slowness.high = std::expm1(intervals[m].high);

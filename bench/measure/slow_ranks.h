@@ -1,11 +1,13 @@
 // Finds the ranks or nodes that are slower than the others. scripts/hvdb/judge/slow_ranks.py applies the same rules to
 // stored runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
 //
-// Every time is divided by the median time of the other members (ranks or nodes) in the same step, so that a
-// disturbance of all members cancels. A member's slowness is the median of its ratios over the steps.
-// Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
-// S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
-// H. David and H. Nagaraja, Order Statistics, 2003, section 7.1 (the interval of a median).
+// Every time is divided by the median time of all members (ranks or nodes) in the same step, so that a disturbance of
+// all members cancels. A member's time is the median of these ratios over the steps, times the usual time of a step.
+// Its slowness compares that time with the median of the others' times. The interval comes from the ratios of its times
+// to the median time of the other members in the same step. Sources: B. Iglewicz and D. Hoaglin, How to Detect and
+// Handle Outliers, 1993 (the modified z-score); P. Westfall and S. Young, Resampling-Based Multiple Testing, 1993 (the
+// largest score of a healthy run as reference for every score); H. David and H. Nagaraja, Order Statistics, 2003,
+// section 7.1 (the interval of a median).
 #pragma once
 
 #include <cstddef>
@@ -24,6 +26,7 @@ inline constexpr int kMinSteps = 10;
 
 /// Compares one member with the others. If `slower` is 0.05, the member is 5 % slower than the others.
 struct Slowness {
+  double seconds = 0;  ///< time of a step; `slower` compares it with the median of the others' `seconds`
   double slower = 0;
   double low = 0, high = 0;     ///< 99 % interval of `slower`
   std::optional<double> score;  ///< modified z-score; none with fewer than kMajority members

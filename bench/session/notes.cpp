@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "bench/measure/decomposition.h"
@@ -195,44 +197,66 @@ std::string launch_note(const RunRecord& run, bool ahead) {
       ahead ? "overlaps with the previous step" : "is part of that time");
 }
 
+constexpr std::string_view kFirstSteps = "first_steps";
+/// The explanations in their order: the name of the fact after "measurement.".
+constexpr std::array<std::string_view, 10> kExplanations{
+    "warm_up", "memory", "exposed_communication", kFirstSteps, "full_minus_none", "efficiency", "independent", "bound",
+    "launch",  "graph"};
+
+void add(RunRecord& run, const char* explanation, std::string text) {
+  if (text.empty()) return;
+  run.provenance.insert_or_assign(std::string("measurement.") + explanation, ProvenanceFact{std::move(text), false});
+}
+
 }  // namespace
 
-std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
-                                       const core::BucketPlan& plan, const SessionFacts& facts) {
-  std::vector<std::string> notes;
-  if (!findings.warm_up.empty()) notes.push_back(findings.warm_up);
-  if (std::string precision = precision_note(runs, findings); !precision.empty()) notes.push_back(std::move(precision));
-  const RunRecord& main = runs.back();
-  if (std::string memory = memory_note(main); !memory.empty()) notes.push_back(std::move(memory));
+std::vector<std::string> closing_cautions(std::span<const RunRecord> runs, const Findings& findings,
+                                          const SessionFacts& facts) {
+  std::vector<std::string> cautions{findings.warmed_up ? "" : "caution: " + findings.warm_up,
+                                    precision_note(runs, findings)};
+  const RunRecord* full = find(runs, Phase::kFull);
+  if (findings.efficiency && full != nullptr && full->step_seconds) {
+    cautions.push_back(rounds_note(findings));
+    cautions.push_back(unresolved_note(*findings.efficiency));
+    cautions.push_back(beyond_note(*full, *findings.efficiency));
+  }
+  if (facts.traced) cautions.emplace_back("caution: traced or profiled: not comparable with runs that are not");
+  std::erase(cautions, std::string());
+  return cautions;
+}
+
+void explain(std::span<RunRecord> runs, const Findings& findings, const core::BucketPlan& plan,
+             const SessionFacts& facts) {
+  RunRecord& main = runs.back();
+  add(main, "memory", memory_note(main));
   const RunRecord* full = find(runs, Phase::kFull);
   const RunRecord* none = find(runs, Phase::kNone);
   const RunRecord* solo = find(runs, Phase::kSolo);
-  if (full == nullptr || !full->step_seconds) return notes;
+  if (full == nullptr || !full->step_seconds) return;
   const bool spare_core = facts.spare_core || full->device == "replay";  // a replay sleeps and needs no core
   const std::optional<sim::StepResult> expected = expectation(findings, plan, spare_core);
-  if (full->world_size > 1) notes.push_back(exposed_note(*full, none, expected, spare_core));
-  if (findings.efficiency && none != nullptr && solo != nullptr) {
-    if (!findings.first_steps.empty()) notes.push_back("first step after a change of phase: " + findings.first_steps);
-    if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
-    notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, spare_core));
-    if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));
-    if (std::string wide = unresolved_note(*findings.efficiency); !wide.empty()) notes.push_back(std::move(wide));
-    if (std::string beyond = beyond_note(*full, *findings.efficiency); !beyond.empty()) {
-      notes.push_back(std::move(beyond));
-    }
-    notes.push_back(independent_note(*full, *findings.efficiency));
-  }
-  if (facts.traced) notes.emplace_back("traced or profiled: not comparable with runs that are not");
-  return notes;
+  if (full->world_size > 1) add(main, "exposed_communication", exposed_note(*full, none, expected, spare_core));
+  if (!findings.efficiency || none == nullptr || solo == nullptr) return;
+  if (full->world_size > 1) add(main, "full_minus_none", reconciliation_note(*full));
+  add(main, "efficiency", efficiency_note(*full, *none, *solo, *findings.efficiency, expected, spare_core));
+  add(main, "independent", independent_note(*full, *findings.efficiency));
 }
 
-std::vector<std::string> gpu_notes(const RunRecord& run, const TrainingGpu& gpu) {
-  if (!run.step_seconds) return {};
-  std::vector<std::string> notes;
-  if (const auto& bound = gpu.bound()) notes.push_back(bound_line(run, *bound));
-  notes.push_back(launch_note(run, gpu.steps_ahead() > 0));
-  if (const auto graph = gpu.graph_shape()) notes.push_back("a step is " + graph->text());
-  return notes;
+void explain_gpu(RunRecord& run, const TrainingGpu& gpu) {
+  if (!run.step_seconds) return;
+  if (const auto& bound = gpu.bound()) add(run, "bound", bound_line(run, *bound));
+  add(run, "launch", launch_note(run, gpu.steps_ahead() > 0));
+  if (const auto graph = gpu.graph_shape()) add(run, "graph", "a step is " + graph->text());
+}
+
+std::vector<std::string> explanations(const RunRecord& run) {
+  std::vector<std::string> lines;
+  for (const std::string_view name : kExplanations) {
+    const auto fact = run.provenance.find(std::string("measurement.").append(name));
+    if (fact == run.provenance.end()) continue;
+    lines.push_back((name == kFirstSteps ? "first step after a change of phase: " : "") + fact->second.value);
+  }
+  return lines;
 }
 
 }  // namespace hvd::bench

@@ -1,5 +1,5 @@
-// Makes the notes that are printed below the closing table and explain its figures: memory compared with its plan,
-// exposed communication determined in three ways, efficiency compared with its bound. Rank 0 only; no I/O.
+// Explains the figures of the closing table: memory compared with its plan, exposed communication determined in three
+// ways, efficiency compared with its bound. Says when these figures must not be believed. Rank 0 only; no I/O.
 #pragma once
 
 #include <span>
@@ -13,12 +13,19 @@
 
 namespace hvd::bench {
 
-/// Returns the notes of a session. `runs` are the session's runs, with phase full last.
-std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
-                                       const core::BucketPlan& plan, const SessionFacts& facts);
+/// Returns the cautions of a session that are not facts of its runs. `runs` are the session's runs, with phase full
+/// last.
+std::vector<std::string> closing_cautions(std::span<const RunRecord> runs, const Findings& findings,
+                                          const SessionFacts& facts);
 
-/// Returns the notes for a run on GPUs: the bound if there is one, the step time by the host's clock compared with the
-/// step time by the GPU's events, and the contents of the step's graph if there is one.
-std::vector<std::string> gpu_notes(const RunRecord& run, const TrainingGpu& gpu);
+/// Adds the explanations to the last of `runs`, as facts `measurement.<name>` outside the fingerprint.
+void explain(std::span<RunRecord> runs, const Findings& findings, const core::BucketPlan& plan,
+             const SessionFacts& facts);
+/// Does the same for a run on GPUs: the bound if there is one, the step time by the host's clock compared with the step
+/// time by the GPU's events, and the contents of the step's graph if there is one.
+void explain_gpu(RunRecord& run, const TrainingGpu& gpu);
+
+/// Returns the explanations of `run` as lines, in the order in which --verbose prints them.
+std::vector<std::string> explanations(const RunRecord& run);
 
 }  // namespace hvd::bench

@@ -136,10 +136,13 @@ void conduct(const Session& session, const RankTrainer& rank, Worker& worker, Se
   runs = leader.take_runs();
   std::vector<std::string>& notes = result.notes;
   notes = opening_notes(session);
-  for (std::string& note : closing_notes(runs, leader.findings(), engine.plan(), session.facts)) {
-    notes.push_back(std::move(note));
+  for (std::string& caution : closing_cautions(runs, leader.findings(), session.facts)) {
+    notes.push_back(std::move(caution));
   }
   for (std::string& caution : caution_lines(runs.back().provenance)) notes.push_back(std::move(caution));
+  explain(runs, leader.findings(), engine.plan(), session.facts);
+  if (rank.gpu != nullptr) explain_gpu(runs.back(), *rank.gpu);
+  if (session.observer.save) session.observer.save(runs.back());
   if (!session.options.record_replay_file.empty()) {
     try {
       write_replay(session.options.record_replay_file, leader.recorded());
@@ -150,7 +153,6 @@ void conduct(const Session& session, const RankTrainer& rank, Worker& worker, Se
   }
   result.operations = time_table(runs.back());
   if (rank.gpu == nullptr) return;
-  for (std::string& note : gpu_notes(runs.back(), *rank.gpu)) notes.push_back(std::move(note));
   if (const auto& bound = rank.gpu->bound()) result.operations = bound_table(runs.back(), *bound);
 }
 

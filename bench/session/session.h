@@ -62,7 +62,7 @@ struct SessionObserver {
 struct SessionResult {
   std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
   bool is_root = true;             ///< this process prints and stores
-  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, parts of the step time
+  std::vector<std::string> notes;  ///< lines for the closing table: choices made for the user, and cautions
   std::string
       operations;  ///< with --profile: a table of the measured operations, beside their bounds where these are known
   std::optional<Validation> validation;  ///< result of `hvd_bench validate`

@@ -118,6 +118,7 @@ void SessionLeader::warm_up() {
   }
   require_rounds(phase_run.step_seconds, settled());
   last_warm_up_steps_.assign(state.window().begin(), state.window().end());
+  findings_.warmed_up = exact ? !missing() : state.steady();
   if (runs_.diverged()) {
     findings_.warm_up = fmt::format("warm-up: {} steps, then the loss was not finite", warm_up_steps_);
   } else if (missing()) {

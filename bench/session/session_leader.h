@@ -17,9 +17,10 @@
 
 namespace hvd::bench {
 
-/// Data for the closing notes (notes.h).
+/// Data for cautions and explanations (notes.h).
 struct Findings {
   std::string warm_up;
+  bool warmed_up = true;                       ///< the warm-up ended steady, or after the number of steps asked for
   double target_half_width = 0;                ///< the user's target, relative; 0: the user gave a number of samples
   std::size_t rounds = 0;                      ///< number of rounds from which `efficiency` was computed
   std::string first_steps;                     ///< RoundPlan::first_steps(): the decision about first steps, and why

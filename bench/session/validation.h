@@ -28,10 +28,10 @@ std::string_view name(ValidationFinding::Kind kind) noexcept;
 
 struct ValidatedRank {
   std::string host;
-  std::string gpu;                 ///< identifies the GPU; empty on a CPU
-  std::size_t group = 0;           ///< index into Validation::groups
-  double seconds = 0;              ///< median time of forward and backward together
-  std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if the group has one rank
+  std::string gpu;               ///< identifies the GPU; empty on a CPU
+  std::size_t group = 0;         ///< index into Validation::groups
+  double seconds = 0;            ///< Slowness::seconds of forward and backward together; alone in its group: the median
+  std::optional<Slowness> time;  ///< compared with the other ranks of its group; none if the group has one rank
   std::string gradients, weights;  ///< checksums of the last step, 16 hex digits
 };
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "bench/measure/median.h"
 #include "bench/session/records.h"
+#include "bench/store/host_facts.h"
 #include "bench/store/result_store.h"
 #include "engine/base/hash.h"
 
@@ -19,6 +21,16 @@ constexpr std::size_t kNamedOfAParty = 16;  // a finding names at most this many
 /// Returns "5.1 % [4.6, 5.7]".
 std::string amount(const Slowness& time) {
   return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * time.slower, 100 * time.low, 100 * time.high);
+}
+
+/// Returns "other programs ran, or ran until just before (load average 2.13 at the start)", or "" if the load was low.
+/// `facts` are those of rank 0's host.
+std::string other_load(const Provenance& facts) {
+  const auto load = facts.find("os.load"), threads = facts.find("cpu.hardware_threads");
+  if (load == facts.end() || threads == facts.end()) return {};
+  const std::string average = load->second.value.substr(0, load->second.value.find(' '));
+  if (!is_busy(std::atof(average.c_str()), std::atoi(threads->second.value.c_str()))) return {};
+  return fmt::format("other programs ran, or ran until just before (load average {} at the start)", average);
 }
 
 int most_on_one_host(const std::vector<std::string>& hosts) {
@@ -148,6 +160,9 @@ void Validator::judge_bits(const std::vector<std::size_t>& group) {
 void Validator::judge_times() {
   for (std::size_t r = 0; r < ranks(); ++r) result_.ranks[r].seconds = median(log_.ranks()[r].compute);
   for (const std::vector<std::size_t>& group : groups_) judge_times(group);
+  if (const std::string load = other_load(record_.provenance); !load.empty()) {
+    result_.notes.push_back(load + ": times are uncertain");
+  }
 }
 
 void Validator::judge_times(const std::vector<std::size_t>& group) {
@@ -169,7 +184,11 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
     hosts.push_back(result_.ranks[r].host);
   }
   const SlowRanks slowness = find_slow_ranks(seconds, hosts, session_.options.validate->threshold, session_.setup.seed);
-  for (std::size_t i = 0; i < group.size(); ++i) result_.ranks[group[i]].time = slowness.ranks[i];
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    result_.ranks[group[i]].time = slowness.ranks[i];
+    result_.ranks[group[i]].seconds = slowness.ranks[i].seconds;
+  }
+  const std::string load = other_load(record_.provenance);
   for (const NodeSlowness& node : slowness.nodes) {
     std::vector<std::size_t> slow;
     for (const std::size_t i : node.ranks) slow.push_back(group[i]);
@@ -182,9 +201,11 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
         fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(slowness.ranks[i])));
   }
   for (const std::size_t i : slowness.unclear) {
+    const bool loaded = !load.empty() && hosts[i] == result_.ranks[0].host;
     add(ValidationFinding::Kind::kUnclear, {group[i]},
-        fmt::format("{} may be slow: {} slower than the median of the others; more --steps may tell", name_of(group[i]),
-                    amount(slowness.ranks[i])));
+        fmt::format("{} {}: {} slower than the median of the others{}", name_of(group[i]),
+                    loaded ? "is not clear" : "may be slow", amount(slowness.ranks[i]),
+                    loaded ? ", but " + load + "; stop them and validate again" : "; more --steps may tell"));
   }
   if (group.size() < kMajority) {
     result_.notes.push_back(std::to_string(group.size()) +

@@ -248,6 +248,8 @@ CpuQuota cpu_quota() {
   return smallest;
 }
 
+bool is_busy(double load, int hardware_threads) { return load > 0.1 * hardware_threads + 0.5; }
+
 std::string governor() { return first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"); }
 
 std::string container(const Environment& environment) {

@@ -76,6 +76,10 @@ CpuQuota cpu_quota();
 /// Returns the processors that the text of cpu.max grants ("200000 100000": 2); 0 without a limit. Pure.
 double parse_cpu_max(std::string_view text);
 
+/// Returns true if `load`, the load average of a minute, shows that other programs run, or ran until now. Pure.
+/// `hvdb ranks` has the same limit.
+bool is_busy(double load, int hardware_threads);
+
 /// Returns the frequency governor of CPU 0, such as "performance"; empty if there is none (most virtual machines).
 std::string governor();
 /// Returns "docker", "podman", "apptainer", ...; empty if no container is detected.

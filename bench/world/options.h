@@ -103,6 +103,7 @@ struct Options : WorldOptions, TrainingChoices {  // NOLINT(clang-analyzer-optin
   std::map<std::string, std::string> labels;  ///< --label: stored with every run, not part of any fingerprint
   bool json = false;                          ///< --json: print one JSON document on standard output and nothing else
   bool quiet = false;                         ///< print only the "total images/sec" line
+  bool verbose = false;                       ///< also print the explanations of the figures
 };
 
 }  // namespace hvd::bench

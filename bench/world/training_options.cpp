@@ -223,6 +223,8 @@ void add_output(OptionTable& add, Options& o) {
            {.in = kRerunWithout, .decided = "nothing: stores hold everything"}, o.json, true);
   add.flag("--quiet", "Print the line \"total images/sec: ...\" and nothing else",
            {.in = kRerunWithout | kTrainOnly, .decided = "nothing: stores hold everything"}, o.quiet, true);
+  add.flag("--verbose", "Also print what explains the figures: memory, exposed communication in three ways, warm-up",
+           {.in = kRerunWithout | kTrainOnly, .decided = "nothing: stores hold everything"}, o.verbose, true);
   add.path("--timeline-filename", "FILE", "Chrome trace per rank (never compare such a run with others)",
            {.in = kEqual | kRerunWithOther | kTrainOnly,
             .decided = "nothing: one file cannot hold many cells",

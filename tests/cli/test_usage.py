@@ -19,6 +19,7 @@ from program import (
     execute,
     mpirun,
     needs_mpi,
+    query,
     run,
 )
 
@@ -66,6 +67,13 @@ class Help(ProgramTest):
         for subject in ("processor", "oneDNN fp32", "memory copy", "/dev/shm", "launcher", "store"):
             self.assertIn(subject, result.out)
         self.assertEqual(list(self.folder.iterdir()), [], "doctor leaves nothing behind")
+
+    @needs_mpi
+    def test_doctor_says_how_root_allows_itself_open_mpi(self) -> None:
+        self.assertNotIn("OMPI_ALLOW_RUN_AS_ROOT", run("doctor").out)
+        out = run("doctor", env={"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "0"}).out
+        told = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" in out
+        self.assertEqual(told, os.geteuid() == 0 and "Open MPI" in out, out)
 
     @needs_mpi
     def test_doctor_survives_an_mpi_that_does_not(self) -> None:
@@ -225,6 +233,19 @@ class Output(ProgramTest):
         result = run(*TINY, "--quiet").ended_with(0)
         self.assertRegex(result.out, r"\Atotal images/sec: \d+\.\d\d\n\Z")
         self.assertEqual(result.err, "")
+
+    def test_verbose_explains_the_figures_and_the_store_has_the_explanations_in_any_case(self) -> None:
+        words, other = [*TINY, "--ranks", "2", "--efficiency", "--db"], self.folder / "verbose.db"
+        usual = run(*words, str(self.db)).ended_with(0).out
+        verbose = run(*words, str(other), "--verbose").ended_with(0).out
+        for key in ("memory", "exposed_communication", "efficiency", "full_minus_none", "independent", "warm_up"):
+            stored = f"SELECT value FROM provenance WHERE key = 'measurement.{key}'"
+            self.assertNotIn(self.query(stored)[0][0], usual)
+            self.assertIn(f"note        {query(stored, other)[0][0]}\n", verbose)
+        self.assertRegex(usual, r"\nloses most  .+\n")
+        fingerprint = "SELECT fingerprint FROM run WHERE phase = 'full'"
+        self.assertEqual(self.query(fingerprint), query(fingerprint, other))
+        self.refused(run(*TINY, "--quiet", "--verbose"), 2, "leave one of them out")
 
     def test_every_vector_level_computes_the_same_bits(self) -> None:
         residual = ["--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--threads", "1", "--ranks", "2"]

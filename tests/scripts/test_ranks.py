@@ -71,6 +71,14 @@ class PureTest(unittest.TestCase):
             expected = np.log(times) - np.log(others)
             np.testing.assert_allclose(slow_ranks.log_ratios(seconds)[:, 0], expected, atol=1e-12)
 
+    def test_percent_follow_from_the_seconds_for_any_number_of_members(self) -> None:
+        rng = np.random.default_rng(8)
+        for members in (2, 3, 4, 5, 8):
+            found = slow_ranks.compare(healthy(rng, "pauses", (members, 30), 0.01), 0.02)
+            seconds = np.log([finding.seconds for finding in found])
+            others = [np.median(np.delete(seconds, member)) for member in range(members)]
+            np.testing.assert_allclose([finding.slower for finding in found], np.expm1(seconds - others), atol=1e-12)
+
     def test_every_member_and_step_against_a_loop(self) -> None:
         rng = np.random.default_rng(4)
         for members in (2, 3, 4, 5, 8, 9):
@@ -286,6 +294,21 @@ class StoreTest(FolderTest):
         self.make(world=4, steps=12)
         self.put(healthy(np.random.default_rng(1), "normal", (4, 12), 0) ** 3)
         self.assertRegex(self.call()[0], r"2 % or more, as far as can be told: intervals reach up to \d\.\d %\n")
+
+    def test_other_load_lowers_the_certainty(self) -> None:
+        self.make(slow=[2], factor=1.025)
+        connection = sqlite3.connect(self.db)
+        with connection:
+            facts = [("cpu.hardware_threads", "8"), ("os.load", "2.13 1.00 0.50 1/99 7")]
+            rows = (
+                "INSERT OR REPLACE INTO provenance (run_uuid, key, value, in_fingerprint) SELECT uuid, ?, ?, 0 FROM run"
+            )
+            connection.executemany(rows, facts)
+        connection.close()
+        load = r"other programs ran, or ran until just before \(load average 2\.13 at the start\)"
+        unclear = rf"\nrank 2 .* is not clear: slower by \d\.\d % \[.*\]: {load}; stop them and measure again\n"
+        self.assertRegex(self.call(code=3)[0], unclear)
+        self.assertRegex(self.call("--threshold", 1, code=1)[0], rf"\nnote: {load}: times are uncertain\n")
 
     def test_a_rank_that_may_be_slow(self) -> None:
         """The rank's interval includes the threshold, so the rank must be called neither slow nor healthy."""

@@ -85,7 +85,7 @@ void examine_load(FindingList& all, const Processor& cpu) {
   double load[1] = {0};
   if (::getloadavg(load, 1) != 1) return;
   const std::string text = fmt::format("load average {:.2f}", load[0]);
-  if (load[0] > 0.1 * cpu.hardware_threads + 0.5) {
+  if (is_busy(load[0], cpu.hardware_threads)) {
     all.push_back({Level::kWarning, "load",
                    text + " over the last minute: other programs are running, or were until now",
                    "stop them before measuring; if there are none, wait a minute"});
@@ -228,7 +228,7 @@ constexpr const char* kMpiAdvice =
     "look at the OMPI_MCA_ variables, PATH and the user id; or reinstall MPI, or build with HVD_WITH_MPI=OFF";
 
 /// Several ranks start MPI together, each in its own process, because only that process has the launcher's connection.
-void examine_mpi(FindingList& all, const Launch& launch) {
+void examine_mpi(FindingList& all, const Launch& launch, const Environment& environment) {
   if (!comm::mpi_available()) {
     all.push_back({Level::kNote, "MPI", "not in this build: ranks are threads of one process (--ranks N)",
                    "install it (Debian: apt-get install libopenmpi-dev) and build again"});
@@ -239,6 +239,7 @@ void examine_mpi(FindingList& all, const Launch& launch) {
     const MpiProbe probe = probe_mpi(kPatience);
     if (probe.failure.empty()) {
       good(all, "MPI", probe.library + ", starts");
+      if (auto root = judge_root(::geteuid(), probe.library, environment)) all.push_back(std::move(*root));
     } else {
       all.push_back({Level::kFault, "MPI", probe.failure, kMpiAdvice});
     }
@@ -333,7 +334,7 @@ std::vector<Finding> examine(const std::string& db_file, const ProcessStart& sta
   const Launch& launch = start.launch;
   // Examine MPI first. The host's other ranks then exit, so that they do not disturb what this rank measures.
   FindingList mpi;
-  examine_mpi(mpi, launch);
+  examine_mpi(mpi, launch, start.environment);
   if (launch.local_rank != 0) return mpi;
   FindingList all;
   const Environment& environment = start.environment;

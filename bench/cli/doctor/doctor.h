@@ -2,6 +2,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,10 @@ struct NumaPlace {
 };
 /// Judges whether `place` lies within one node. Pure.
 Finding judge_numa(const NumaLayout& layout, const NumaPlace& place);
+
+/// Says how root allows itself Open MPI's mpirun, unless `uid` is not root's, `library` (Communicator::library()) is
+/// another MPI, or the environment allows it already. Pure.
+std::optional<Finding> judge_root(unsigned uid, const std::string& library, const Environment& environment);
 
 /// Prints a table. Ranks other than 0 print only warnings and faults of their host, each line with the host's name.
 /// Returns the exit code: 0, or 1 if there is a fault.

@@ -141,4 +141,14 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
           "is its node full (numastat), or does a policy say so (numactl --show)?"};
 }
 
+std::optional<Finding> judge_root(unsigned uid, const std::string& library, const Environment& environment) {
+  const auto allowed = [&](const char* variable) { return value_of(environment, variable) == "1"; };
+  if (uid != 0 || !library.starts_with("Open MPI")) return std::nullopt;
+  if (allowed("OMPI_ALLOW_RUN_AS_ROOT") && allowed("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")) return std::nullopt;
+  return Finding{Level::kNote,
+                 "mpirun",
+                 "refuses root unless both are set: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                 {}};
+}
+
 }  // namespace hvd::bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,18 @@ class Examined:
     devices: list[str]
     findings: Findings
     notes: list[str]
+
+    @property
+    def other_load(self) -> str:
+        """What the load average at the run's start says of other programs on rank 0's host, or "".
+
+        bench/session/validator.cpp has the same text, and is_busy() in bench/store/host_facts.cpp the same limit.
+        """
+        load, threads = self.run.fact("os.load").partition(" ")[0], self.run.number("cpu.hardware_threads")
+        average = float(load) if re.fullmatch(r"[0-9]{1,6}\.[0-9]{2}", load) else 0.0
+        if not threads or average <= 0.1 * threads + 0.5:
+            return ""
+        return f"other programs ran, or ran until just before (load average {average:.2f} at the start)"
 
     @property
     def exit_code(self) -> int:
@@ -130,7 +143,10 @@ def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: floa
         notes.append(f"{ranks} ranks have no majority: which of them is usual, and which is not, cannot be told")
     if 0 < len(findings.nodes) < MAJORITY:
         notes.append(f"{len(findings.nodes)} nodes have no majority: which is usual, and which is not, cannot be told")
-    return Examined(run, kind, seconds, hosts, devices, findings, notes)
+    examined = Examined(run, kind, seconds, hosts, devices, findings, notes)
+    if examined.other_load:
+        notes.append(f"{examined.other_load}: times are uncertain")
+    return examined
 
 
 def examine_all(

@@ -1,8 +1,10 @@
 """Finds ranks or nodes that are slower than the other ranks or nodes, from arrays of times.
 
-A member is a rank or a node. Every time of a member is divided by the median time of the other members in the same
-step, so that noise common to all members cancels. The slowness of a member is the median of these ratios over the
-steps. A member is called slow only if both conditions hold:
+A member is a rank or a node. Every time of a member is divided by the median time of all members in the same step, so
+that noise common to all members cancels. The time of a member is the median of these ratios over the steps, times the
+usual time of a step. The slowness of a member compares that time with the median of the others' times. Its interval
+comes from the ratios to the median time of the other members in the same step. A member is called slow only if both
+conditions hold:
 
 - The member is an outlier: its modified z-score (by median and MAD over members) is above critical_score().
 - The slowness matters: the lower end of the interval of the slowness is at or above a threshold.
@@ -40,11 +42,12 @@ MIN_ERROR = 1e-4
 class Finding:
     """One member (rank or node) compared with the other members. slower: 0.05 means 5 % slower than the others.
 
-    low, high: interval of `slower` with CONFIDENCE. score: modified z-score; None with fewer than MAJORITY members.
-    slow: True if the member is called slow. unclear: True if the member is slower by the threshold or more, but is not
-    called slow.
+    seconds: the member's time of a step; `slower` compares it with the median of the others' `seconds`. low, high:
+    interval of `slower` with CONFIDENCE. score: modified z-score; None with fewer than MAJORITY members. slow: True if
+    the member is called slow. unclear: True if the member is slower by the threshold or more, but is not called slow.
     """
 
+    seconds: float
     slower: float
     low: float
     high: float
@@ -97,6 +100,14 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
         piece = ratios[:, first : first + at_once]
         piece -= _medians_of_others(piece)
     return ratios
+
+
+def _typical_times(seconds: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the logarithm of the usual time, and the place (members,) of each member: log(its time / usual time)."""
+    logs = np.log(seconds)
+    middles = np.median(logs, axis=0)
+    logs -= middles
+    return float(np.median(middles)), np.median(logs, axis=1)
 
 
 def _lag_one_autocorrelation(series: np.ndarray) -> float:
@@ -169,9 +180,12 @@ def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Findin
     usual. The slowest of so few members is called slow if its interval lies above the threshold and above the intervals
     of all other members.
     """
+    usual, places = _typical_times(seconds)
+    middle = places - _medians_of_others(places[:, None])[:, 0]
     series = log_ratios(seconds)
-    middle = np.median(series, axis=1)
     low, high, long_enough = _median_intervals(series)
+    shift = middle - np.median(series, axis=1)  # 0 for two members, and small for more
+    low, high = low + shift, high + shift
     members = len(series)
     score = None
     if members >= MAJORITY:
@@ -183,6 +197,7 @@ def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Findin
     slow = stands_out & (low >= threshold) & long_enough
     return [
         Finding(
+            seconds=float(np.exp(usual + places[i])),
             slower=float(slower[i]),
             low=float(low[i]),
             high=float(high[i]),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from hvdb.base import printable
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
@@ -61,10 +59,9 @@ def title(examined: Examined) -> str:
 def rows(examined: Examined) -> list[tuple[str, ...]]:
     """Returns one row per rank for a table with the columns HEADER. The slowest rank comes first.
 
-    Column ms: the median time of the rank's own work.
+    Column ms: the time of the rank's own work in a step, of which `slower %` is.
     """
     nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
-    medians = 1000.0 * np.median(examined.seconds, axis=1)
     made = []
     for rank in examined.findings.slowest_first:
         host = examined.hosts[rank] if examined.hosts else "?"
@@ -74,7 +71,7 @@ def rows(examined: Examined) -> list[tuple[str, ...]]:
                 short(host),
                 nodes.get(host, "?"),
                 examined.devices[rank],
-                tables.number(medians[rank]),
+                tables.number(1000.0 * examined.findings.ranks[rank].seconds),
                 slower(examined.findings.ranks[rank]),
                 verdict(examined, rank),
             )
@@ -82,8 +79,13 @@ def rows(examined: Examined) -> list[tuple[str, ...]]:
     return made
 
 
-def _doubt(finding: Finding, threshold: float) -> str:
-    """Returns the reason why a rank that is slower by `threshold` or more is not called slow."""
+def _doubt(finding: Finding, threshold: float, load: str) -> str:
+    """Returns the reason why a rank that is slower by `threshold` or more is not called slow.
+
+    load: what is known of other programs on the rank's host, or "".
+    """
+    if load:
+        return f"{load}; stop them and measure again"
     if finding.low < threshold:
         return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
     return "the others differ from each other too much, or too few of its samples are independent"
@@ -103,6 +105,9 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
         where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
         return f"rank {rank} ({', '.join([*where, examined.devices[rank]])})"
 
+    def load(rank: int) -> str:
+        return examined.other_load if examined.hosts and examined.hosts[rank] == examined.hosts[0] else ""
+
     nodes = [
         f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
         f"the node is {amount(findings.nodes[host])} slower than the median of the other nodes"
@@ -114,7 +119,8 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
         if rank in findings.slow_ranks
     ]
     unclear = [
-        f"{name(rank)} may be slow, by {amount(findings.ranks[rank])}: {_doubt(findings.ranks[rank], threshold)}"
+        f"{name(rank)} {'is not clear: slower' if load(rank) else 'may be slow,'} by {amount(findings.ranks[rank])}: "
+        f"{_doubt(findings.ranks[rank], threshold, load(rank))}"
         for rank in findings.slowest_first
         if rank in findings.unclear_ranks
     ]

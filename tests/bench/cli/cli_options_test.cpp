@@ -151,6 +151,8 @@ TEST(CommandLine, TheLastOfTwoCounts) { EXPECT_EQ(parse("--threads 2 --threads 4
 TEST(CommandLine, WhatContradictsItselfOrSaysNothing) {
   EXPECT_NE(error_of("--db x.db --no-db").find("leave one of them out"), std::string::npos);
   EXPECT_NE(error_of("--no-db --db x.db").find("leave one of them out"), std::string::npos);
+  EXPECT_NE(error_of("--quiet --verbose").find("leave one of them out"), std::string::npos);
+  EXPECT_TRUE(parse("--verbose").options.verbose);
   EXPECT_EQ(error_of("train doctor"), "'doctor': one command at a time; see hvd_bench --help");
   for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename", "--tuning-folder"}) {
     const std::string kind = std::string(option) == "--tuning-folder" ? "folder" : "file";

@@ -46,6 +46,21 @@ TEST(Doctor, WarnsOfALibraryThatIsTooOldForTheProcessor) {
   EXPECT_NE(old.advice.find("HVD_ONEDNN_ROOT"), std::string::npos);
 }
 
+TEST(Doctor, SaysHowRootAllowsItselfOpenMpi) {
+  constexpr unsigned kRoot = 0, kUser = 1000;
+  const std::string open_mpi = "Open MPI v4.1.4, pml default, btl default";
+  const auto said = judge_root(kRoot, open_mpi, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}});
+  ASSERT_TRUE(said.has_value()) << "the second variable is missing";
+  EXPECT_EQ(said->level, Level::kNote);
+  EXPECT_EQ(said->text,
+            "refuses root unless both are set: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+  EXPECT_TRUE(judge_root(kRoot, open_mpi, {}).has_value());
+  const Environment both{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
+  EXPECT_FALSE(judge_root(kRoot, open_mpi, both).has_value());
+  EXPECT_FALSE(judge_root(kUser, open_mpi, {}).has_value());
+  EXPECT_FALSE(judge_root(kRoot, "MPICH Version:\t4.0.2", {}).has_value());
+}
+
 TEST(Doctor, NamesTheVectorsOfTheArchitecture) {
   const auto judged = [](std::vector<std::string> flags) {
     Processor cpu;

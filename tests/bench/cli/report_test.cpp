@@ -76,7 +76,7 @@ TEST(Report, ClosingTable) {
 
 TEST(Report, APartWhoseIntervalHoldsZeroHasNoBar) {
   SessionResult result = two_phases();
-  EXPECT_FALSE(contains(closing_text(result, {}), "not resolved"));
+  EXPECT_FALSE(contains(closing_text(result, {}), "ms  not resolved"));
   result.runs[1].decomposition[1].low = -0.04;
   result.runs[1].decomposition[1].high = 0.14;
   const std::string text = closing_text(result, {});
@@ -84,6 +84,36 @@ TEST(Report, APartWhoseIntervalHoldsZeroHasNoBar) {
   EXPECT_TRUE(contains(text, "  not resolved: the interval holds 0")) << text;
   result.runs[1].decomposition[1].low = 0.01;
   EXPECT_TRUE(contains(closing_text(result, {}), "166.60 ms  ##\n")) << closing_text(result, {});
+}
+
+TEST(Report, OneLineSaysWhatLosesMost) {
+  SessionResult result = two_phases();
+  std::vector<DecompositionRow>& rows = result.runs[1].decomposition;
+  rows = {{"efficiency", 0.9, 3.0, 0.89, 0.91},
+          {"interference", 0.06, 0.2, -0.01, 0.13},
+          {"stragglers", 0.013, 0.04, 0.005, 0.021},
+          {"exposed_communication", 0.01, 0.03, 0.009, 0.011}};
+  EXPECT_TRUE(
+      contains(closing_text(result, {"/data/x.db", ""}),
+               "\nloses most  waiting for stragglers, 1.3 % [0.5, 2.1]; what to try: scripts/report /data/x.db, "
+               "or docs/report.md#what-to-try-next\n"));
+  EXPECT_TRUE(contains(closing_text(result, {}), "; what to try: docs/report.md#what-to-try-next\n"));
+  for (DecompositionRow& row : rows) row.low = -0.01;
+  EXPECT_TRUE(contains(closing_text(result, {}), "\nloses most  not resolved: ")) << closing_text(result, {});
+  rows.clear();
+  EXPECT_FALSE(contains(closing_text(result, {}), "loses most"));
+}
+
+TEST(Report, ExplanationsComeWithVerboseOnlyAndInJson) {
+  SessionResult result = two_phases();
+  result.runs.back().provenance["measurement.memory"] = {"memory per rank: peak", false};
+  result.runs.back().provenance["measurement.first_steps"] = {"kept", false};
+  EXPECT_FALSE(contains(closing_text(result, {}), "memory per rank"));
+  EXPECT_TRUE(contains(closing_text(result, {}, true),
+                       "note        memory per rank: peak\nnote        first step after a change of phase: kept\n"));
+  EXPECT_TRUE(contains(closing_text(result, {}, true), "note        a note\n"));
+  const std::string json = json_report(result, {});
+  EXPECT_TRUE(contains(json.substr(json.find("\"notes\""), 200), "memory per rank: peak")) << json;
 }
 
 TEST(Report, FewSamplesAreCalledFew) {

@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "bench/measure/median.h"
 
 namespace hvd::bench::slow_ranks_test {
 namespace {
@@ -29,6 +32,45 @@ TEST(SlowRanks, EachIsComparedWithTheMedianOfTheOthers) {
     EXPECT_NEAR(judged[m].slower, own[m] / others[m] - 1, 1e-12) << m;
     EXPECT_NEAR(judged[m].low, judged[m].slower, 1e-12);
     EXPECT_NEAR(judged[m].high, judged[m].slower, 1e-12);
+  }
+}
+
+// Steps grow longer while another program runs. Rank 1 is 5 % slower in most steps, and rank 0 waits in the middle
+// ones.
+TEST(SlowRanks, SecondsAndPercentAreOfOneEstimate) {
+  Times times = constant({1, 1}, 21);
+  for (std::size_t step = 0; step < 21; ++step) {
+    const double common = std::exp(0.03 * static_cast<double>(step));
+    const bool waits = step >= 8 && step < 13;
+    times[0][step] = common * (waits ? 1.10 : 1.0);
+    times[1][step] = common * 1.05;
+  }
+  std::vector<double> first = times[0], second = times[1];
+  std::nth_element(first.begin(), first.begin() + 10, first.end());
+  std::nth_element(second.begin(), second.begin() + 10, second.end());
+  EXPECT_GT(first[10], second[10]) << "the median of the times alone calls the other rank slow";
+  const std::vector<Slowness> judged = compare_times(times, 0.02, kCritical);
+  EXPECT_NEAR(judged[1].slower, 0.05, 1e-12);
+  EXPECT_NEAR(judged[1].seconds / judged[0].seconds, 1.05, 1e-12);
+}
+
+TEST(SlowRanks, PercentFollowFromSecondsForAnyNumberOfMembers) {
+  Times times = constant({1, 1, 1, 1, 1}, 30);
+  for (std::size_t m = 0; m < times.size(); ++m) {
+    for (std::size_t step = 0; step < 30; ++step) times[m][step] += 0.01 * static_cast<double>((7 * m + 3 * step) % 11);
+  }
+  for (const std::size_t members : {5, 4, 3, 2}) {
+    times.resize(members);
+    const std::vector<Slowness> judged = compare_times(times, 0.02, kCritical);
+    for (std::size_t m = 0; m < members; ++m) {
+      std::vector<double> others;
+      for (std::size_t other = 0; other < members; ++other) {
+        if (other != m) others.push_back(std::log(judged[other].seconds));
+      }
+      EXPECT_NEAR(judged[m].slower, judged[m].seconds / std::exp(median(others)) - 1, 1e-12) << members << ", " << m;
+      EXPECT_LE(judged[m].low, judged[m].slower);
+      EXPECT_GE(judged[m].high, judged[m].slower);
+    }
   }
 }
 

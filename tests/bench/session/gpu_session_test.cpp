@@ -225,7 +225,7 @@ TEST(GpuSession, FiguresHaveTheirBoundsBeside) {
   options.profile = true;
   const SessionResult result = good_run(options, gpus);
   const RunRecord& run = result.runs[0];
-  const std::string text = closing_text(result, {});
+  const std::string text = closing_text(result, {}, true);
   const auto count = [&](const std::string& what) {
     std::size_t times = 0;
     for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++times;

@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "bench/session/notes.h"
 #include "bench/session/session.h"
 #include "bench/world/options.h"
 #include "tests/base/errors.h"
@@ -60,9 +62,11 @@ inline std::string fact(const bench::RunRecord& run, const std::string& key) {
   return found == run.provenance.end() ? "" : found->second.value;
 }
 
-/// Returns the first note that contains `part`, or "" if none does.
+/// Returns the first note or explanation that contains `part`, or "" if none does.
 inline std::string note_with(const bench::SessionResult& result, std::string_view part) {
-  for (const std::string& note : result.notes) {
+  std::vector<std::string> notes = bench::explanations(result.runs.back());
+  notes.insert(notes.end(), result.notes.begin(), result.notes.end());
+  for (const std::string& note : notes) {
     if (note.find(part) != std::string::npos) return note;
   }
   return "";

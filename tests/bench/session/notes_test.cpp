@@ -1,4 +1,4 @@
-// Tests the cautions of the closing table, which say when an efficiency must not be believed, and what it expects.
+// Tests the cautions of the closing table, which say when an efficiency must not be believed, and its explanations.
 #include "bench/session/notes.h"
 
 #include <gtest/gtest.h>
@@ -29,9 +29,18 @@ std::ptrdiff_t cautions(const std::string& text, const Estimate& efficiency, std
   findings.rounds = rounds;
   findings.efficiency = EfficiencyAnalysis{
       .efficiency = efficiency, .against_independent = efficiency, .rows = {}, .efficiency_replicates = {}};
-  const std::vector<std::string> notes = closing_notes(runs, findings, {}, {});
+  const std::vector<std::string> notes = closing_cautions(runs, findings, {});
   return std::count_if(notes.begin(), notes.end(),
                        [&](const std::string& note) { return note.find("caution: " + text) == 0; });
+}
+
+TEST(Cautions, OfAWarmUpThatEndedEarly) {
+  const std::vector<RunRecord> runs{run_of(Phase::kFull, 1)};
+  Findings findings;
+  findings.warm_up = "warm-up: not steady after 40 steps (drift +5.0 % over the last 33)";
+  EXPECT_TRUE(closing_cautions(runs, findings, {}).empty());
+  findings.warmed_up = false;
+  EXPECT_EQ(closing_cautions(runs, findings, {}), std::vector<std::string>{"caution: " + findings.warm_up});
 }
 
 constexpr Estimate kGood{.value = 0.95, .low = 0.92, .high = 0.98};
@@ -76,22 +85,28 @@ TEST(Expected, IsTheQueueOfTheBuckets) {
   }
   SessionFacts facts;
   facts.spare_core = true;
-  std::string text = joined(closing_notes(runs, findings, plan, facts));
+  const auto explained = [&](const SessionFacts& known) {
+    for (RunRecord& run : runs) run.provenance.clear();
+    explain(runs, findings, plan, known);
+    return joined(explanations(runs.back()));
+  };
+  std::string text = explained(facts);
   test::expect_contains(text, "2.50 ms expected (queue of the buckets), measured / expected 40.00");
   test::expect_contains(text, "expected 97.6 %");  // 100 / (100 + 2.5)
 
   // Without a core for the engine each reduction stops the compute, which therefore ends last: at 4.5 + 6 ms.
-  text = joined(closing_notes(runs, findings, plan, {}));
+  text = explained({});
   test::expect_contains(text, "0.00 ms expected (queue of the buckets); with no core left over");
   test::expect_contains(text, "expected 94.3 %");  // 100 / (100 + 6)
 
   runs.back().device = "replay";  // which sleeps, and leaves its cores to the engine
-  text = joined(closing_notes(runs, findings, plan, {}));
+  text = explained({});
   test::expect_contains(text, "2.50 ms expected (queue of the buckets), measured / expected 40.00\n");
   test::expect_contains(text, "expected 97.6 %");
 
   findings.bucket_seconds.clear();
-  EXPECT_EQ(joined(closing_notes(runs, findings, plan, {})).find("expected"), std::string::npos) << "was not timed";
+  EXPECT_EQ(explained({}).find("expected"), std::string::npos) << "was not timed";
+  EXPECT_FALSE(runs.back().provenance.at("measurement.efficiency").in_fingerprint);
 }
 
 TEST(Cautions, AreFactsOutsideTheFingerprintAndLinesInTheOrderOfTheirNames) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/session/message.h"
+#include "bench/session/notes.h"
 #include "engine/base/error.h"
 #include "models/replay/replay.h"
 #include "tests/bench/session/session_fixture.h"
@@ -63,8 +64,10 @@ TEST_F(SessionTest, OneCompleteRecord) {
   EXPECT_GE(run.step_seconds->value, 0.0022) << "the profile's backward and update";
   EXPECT_DOUBLE_EQ(run.images_per_second->value, 16 / run.step_seconds->value);
   EXPECT_EQ(saved_.at("1").status, RunStatus::kComplete);
-  EXPECT_TRUE(any_contains(result.notes, "memory per rank"));
-  EXPECT_TRUE(any_contains(result.notes, "exposed communication"));
+  EXPECT_EQ(explanations(saved_.at("1")), explanations(run)) << "the store has them";
+  EXPECT_FALSE(any_contains(result.notes, "memory per rank"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "memory per rank"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "exposed communication"));
 }
 
 TEST_F(SessionTest, AShrunkReplaySaysSoInTheRecord) {
@@ -106,9 +109,9 @@ TEST_F(SessionTest, EfficiencyMeasuresThreePhasesAndTheRowsSumToOne) {
   double sum = 0;
   for (const DecompositionRow& row : result.runs[2].decomposition) sum += row.fraction;
   EXPECT_NEAR(sum, 1, 1e-12);
-  EXPECT_TRUE(any_contains(result.notes, "against independent ranks"));
-  EXPECT_TRUE(any_contains(result.notes, "measured / expected"));
-  EXPECT_TRUE(any_contains(result.notes, "as full minus none"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "against independent ranks"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "measured / expected"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "as full minus none"));
 }
 
 TEST_F(SessionTest, AnEfficiencyComesFromTwelveRoundsAndSaysWhatBecameOfFirstSteps) {
@@ -128,7 +131,7 @@ TEST_F(SessionTest, AnEfficiencyComesFromTwelveRoundsAndSaysWhatBecameOfFirstSte
   EXPECT_FALSE(facts.at("measurement.rounds").in_fingerprint);
   const std::string& first_steps = facts.at("measurement.first_steps").value;
   EXPECT_NE(first_steps.find(", none "), std::string::npos) << first_steps;
-  EXPECT_TRUE(any_contains(result.notes, "first step after a change of phase: " + first_steps));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "first step after a change of phase: " + first_steps));
   EXPECT_FALSE(any_contains(result.notes, "caution: the efficiency comes from "));
   EXPECT_EQ(result.runs[0].measured_steps, result.runs[2].measured_steps);
 }
@@ -151,7 +154,7 @@ TEST_F(SessionTest, OneRankComparesStaticWithNone) {
   const SessionResult result = run(options);
   ASSERT_EQ(result.runs.size(), 3U);
   EXPECT_EQ(result.runs[2].comm, "solo");
-  EXPECT_TRUE(any_contains(result.notes, "step time static / none"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "step time static / none"));
 }
 
 TEST_F(SessionTest, ShardedScheduleGathersAndTellsItsMemory) {
@@ -224,7 +227,7 @@ TEST_F(SessionTest, WarmsUpUntilSteadyAndStopsWhenTheIntervalIsNarrow) {
   const SessionResult result = run(options);
   EXPECT_GE(result.runs[0].warmup_steps, 9);
   EXPECT_EQ(result.runs[0].stop_reason, "interval narrow enough");
-  EXPECT_TRUE(any_contains(result.notes, "steady after"));
+  EXPECT_TRUE(any_contains(explanations(result.runs.back()), "steady after"));
   EXPECT_NE(result.runs[0].provenance.at("measurement.warm_up").value.find("steady after"), std::string::npos);
 }
 

@@ -13,6 +13,7 @@
 #include "bench/train/host_trainer.h"
 #include "bench/world/setup.h"
 #include "bench/world/training_options.h"
+#include "tests/base/errors.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::bench::validator_test {
@@ -52,7 +53,7 @@ struct Validated {
 
 /// Runs a validation in which rank r > 0 has the fault faults[r]. `at_start` may change the weights of rank 0.
 Validated validate(const Options& options, const std::map<int, Fault>& faults, int ranks_at_once,
-                   const std::function<void(Trainer&)>& at_start = {}) {
+                   const std::function<void(Trainer&)>& at_start = {}, const std::string& load = {}) {
   const bench::Setup setup = settle(options);
   Validated out;
   test::expect_all_good(
@@ -67,8 +68,10 @@ Validated validate(const Options& options, const std::map<int, Fault>& faults, i
         if (rank == 0) {
           RankGroup rank_group(engine, worker);
           const SessionObserver observer;
-          const std::function<void(RunRecord&)> prepare = [&](RunRecord&) {
+          const std::function<void(RunRecord&)> prepare = [&](RunRecord& run) {
             if (at_start) at_start(trainer);
+            run.provenance["cpu.hardware_threads"] = {"2", true};
+            if (!load.empty()) run.provenance["os.load"] = {load, false};
           };
           Validator validator({options, setup, facts, trainer, rank_group, observer, prepare});
           validator.run();
@@ -189,6 +192,29 @@ TEST(Validator, NamesTheSlowRank) {
   EXPECT_EQ(outcome.run.provenance.at("validate.turns").value, "2");
   EXPECT_TRUE(outcome.run.provenance.at("validate.turns").in_fingerprint);
   EXPECT_EQ(outcome.run.checks.rfind("equal bits", 0), 0U) << outcome.run.checks;
+}
+
+// Rank 1 is about 6 % slower than rank 0 in odd steps and equally fast in even ones. Rank 0's own times are unknown, so
+// ranks 1 to 3 are compared; rank 0 is far faster.
+TEST(Validator, OtherLoadLowersTheCertaintyOfAVerdict) {
+  Options options = validation_options(4);
+  options.validate->threshold = 0.02;
+  std::map<int, Fault> faults;
+  for (int rank = 1; rank < 4; ++rank) {
+    faults[rank].after = [rank, step = 0](Answer& answer) mutable {
+      for (double& time : answer.samples.compute) time = rank == 1 && step++ % 2 == 0 ? 1060 : 1000;
+    };
+  }
+  const auto text_of = [&](const std::string& load) {
+    const Validated outcome = validate(options, faults, 4, {}, load);
+    EXPECT_EQ(outcome.validation.exit_code(), 3);
+    EXPECT_EQ(outcome.validation.findings.size(), 1U);
+    return outcome.validation.findings.empty() ? "" : outcome.validation.findings[0].text;
+  };
+  test::expect_contains(text_of("0.30 0.20 0.10 1/99 1"), ") may be slow: 3.0 % [");
+  const std::string busy = text_of("2.13 0.20 0.10 3/99 1");
+  test::expect_contains(busy, ") is not clear: 3.0 % [");
+  test::expect_contains(busy, ", but other programs ran, or ran until just before (load average 2.13 at the start)");
 }
 
 TEST(Validator, TheBitsDependNeitherOnTurnsNorOnTheNumberOfRanks) {
