@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 from cluster_test import ClusterTest, Shape, main
-from slurm_cluster import Cluster, missing_programs
+from slurm_cluster import Cluster, may_isolate, missing_programs
 
 from program import environment, eventually, processes_of
 
