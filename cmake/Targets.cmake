@@ -51,6 +51,19 @@ function(hvd_add_library name)
   endif()
 endfunction()
 
+# hvd_join_folders(NAME FOLDER...): these folders of library NAME ("." is its own) become one translation unit if
+# CMAKE_UNITY_BUILD is on, so that their common headers are parsed once.
+function(hvd_join_folders name)
+  get_target_property(sources hvd_${name} SOURCES)
+  foreach(source ${sources})
+    get_filename_component(folder "./${source}" DIRECTORY)
+    string(REGEX REPLACE "^\\./" "" folder "${folder}")
+    if(folder IN_LIST ARGN)
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "folders_from_${ARGV1}")
+    endif()
+  endforeach()
+endfunction()
+
 # hvd_not_hot(NAME): nothing in library NAME takes long at run time. It is compiled at -O1, in two thirds of the time.
 # Sources with options of their own keep these.
 function(hvd_not_hot name)

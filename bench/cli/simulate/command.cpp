@@ -28,7 +28,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr const char* kDescription =
+constexpr const char* kSimulateDescription =
     "hvd_bench simulate simulates training steps on N ranks by the engine's own schedule, from a recorded step and a\n"
     "text with the costs of everything else (docs/prediction.md), and prints one line of JSON for each draw.";
 constexpr std::size_t kMaxProfileBytes = std::size_t{4} << 20;  // profiles of real networks have some 20 KB
@@ -165,7 +165,7 @@ std::string simulate_draw(sim::World world, const CostsDraw& draw, std::size_t s
 SimulateCommand parse_simulate(const std::vector<std::string>& argv) {
   SimulateCommand command;
   OptionTable table = simulate_table(command);
-  CLI::App app(kDescription, "hvd_bench simulate");
+  CLI::App app(kSimulateDescription, "hvd_bench simulate");
   const std::vector<std::string> rest = parse_own_options(app, table, argv, command.help);
   if (!command.help.empty()) return command;
   if (!rest.empty()) {

@@ -28,6 +28,7 @@ BACKWARD_SHARE = 2.0 / 3.0
 # Prefix of the facts that say why a run's figures are doubtful (add_caution() in bench/store/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
+VGG16_MILLIONS = 138  # parameters, with images of 224 pixels
 VALIDATION = "validate.turns"  # every run of `hvd_bench validate` has this fact
 
 
@@ -201,7 +202,19 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress
 
 def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
     """Returns lines to print under `cells`, which were computed from `runs`."""
-    return precision_notes(cells, runs) + curve_notes(runs) + [f"caution: {line}" for line in cautions(runs)]
+    return (
+        size_notes(runs) + precision_notes(cells, runs) + curve_notes(runs) + [f"caution: {c}" for c in cautions(runs)]
+    )
+
+
+def size_notes(runs: Sequence[Run]) -> list[str]:
+    """Returns a line for each size of images that takes parameters from VGG-16, whose first dense layer grows with it."""
+    small = {(run.image_size, run.parameters) for run in runs if run.model == "vgg16" and run.parameters}
+    return [
+        f"vgg16 has {parameters / 1e6:.0f} million parameters with images of {image} pixels, {VGG16_MILLIONS} with 224"
+        for image, parameters in sorted(small)
+        if round(parameters / 1e6) != VGG16_MILLIONS
+    ]
 
 
 def cautions(runs: Sequence[Run]) -> list[str]:

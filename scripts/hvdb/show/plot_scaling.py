@@ -254,7 +254,9 @@ def draw(
         _rates(axes[0][column], curves, style, own, highest)
         _efficiencies(axes[1][column], curves, style, own, highest, top)
         _bands(axes[1][column], [curve for curve in bands if curve.model == model], colours)
-        axes[0][column].set_title(printable.label(tables.title(model)), pad=8)
+        sizes = {curve[0].configuration["image_size"] for curve in panels[column]}
+        size = f", {sizes.pop()} px" if len(sizes) == 1 and None not in sizes else ""
+        axes[0][column].set_title(printable.label(tables.title(model) + size), pad=8)
         axes[1][column].set_xlabel("ranks")
         for row in (0, 1):
             figure.log2_ranks_axis(axes[row][column], highest)

@@ -107,7 +107,8 @@ def _panel(axes: Axes, run: Run, names: Sequence[str]) -> tuple[float, float]:
     timing = "" if run.step_seconds is None else f", step {1000.0 * run.step_seconds:.0f} ms"
     words = [tables.title(run.model), f"{run.world_size} ranks", *tables.marks(run.columns)]
     axes.set_title(printable.label(", ".join(words)), pad=16)
-    how = printable.label(f"{run.compute_type}, batch {run.batch_size}, {run.schedule}, {run.comm}{timing}")
+    size = f"batch {run.batch_size}" + (f", {run.image_size} px" if run.image_size else "")
+    how = printable.label(f"{run.compute_type}, {size}, {run.schedule}, {run.comm}{timing}")
     axes.text(0, 1.02, how, transform=axes.transAxes, fontsize=8.5, color=figure.MUTED)
     return min(ends), max(ends)
 
