@@ -159,7 +159,7 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node, const Layout& layout) 
 /// deadlock, because every rank makes the same MPI call before it waits for a stopped engine. Errors: timeout. After a
 /// timeout the environment is abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
-  constexpr auto kNap = std::chrono::microseconds(200);
+  constexpr auto kBarrierNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();
   Mutex& calls = environment.calls();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -179,7 +179,7 @@ void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience)
                                               "call is collective: every rank must make it",
                                               patience.timeout.count()));
     }
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kBarrierNap);
   }
 }
 
