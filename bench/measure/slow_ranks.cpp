@@ -49,17 +49,23 @@ std::vector<std::vector<double>> log_ratios(std::span<const std::vector<double>>
 
 /// The times of the members, in logarithms.
 struct TypicalTimes {
-  double usual = 0;            ///< the median over the steps of the median over the members
-  std::vector<double> places;  ///< [member]: the median over the steps of (time - median over the members)
+  double usual = 0;            ///< the median over the steps of the mean over the members
+  std::vector<double> places;  ///< [member]: the median over the steps of (time - mean over the members)
 };
 
+// The mean shifts all members of a step equally, so it cancels where two members are compared. A median over an odd
+// number of members would not: the member in the middle would have no noise.
 TypicalTimes typical_times(std::span<const std::vector<double>> seconds) {
   std::vector<std::vector<double>> places(seconds.begin(), seconds.end());
-  std::vector<double> middles(seconds.front().size()), step(seconds.size());
-  for (std::size_t s = 0; s < middles.size(); ++s) {
-    for (std::size_t m = 0; m < step.size(); ++m) step[m] = std::log(seconds[m][s]);
-    middles[s] = median(step);
-    for (std::size_t m = 0; m < step.size(); ++m) places[m][s] = step[m] - middles[s];
+  std::vector<double> middles(seconds.front().size(), 0.0);
+  for (std::vector<double>& member : places) {
+    for (std::size_t s = 0; s < middles.size(); ++s) {
+      member[s] = std::log(member[s]);
+      middles[s] += member[s] / static_cast<double>(places.size());
+    }
+  }
+  for (std::vector<double>& member : places) {
+    for (std::size_t s = 0; s < middles.size(); ++s) member[s] -= middles[s];
   }
   TypicalTimes typical{.usual = median(middles), .places = {}};
   for (const std::vector<double>& place : places) typical.places.push_back(median(place));
@@ -155,7 +161,7 @@ std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds
   std::vector<std::vector<double>> series = log_ratios(seconds);
   for (std::size_t m = 0; m < members; ++m) {
     middle[m] = typical.places[m] - middle[m];
-    const double shift = middle[m] - median(series[m]);  // 0 for two members, and small for more
+    const double shift = middle[m] - median(series[m]);  // 0 for two members
     intervals[m] = median_interval_of_steps(std::move(series[m]));
     intervals[m].low += shift;
     intervals[m].high += shift;

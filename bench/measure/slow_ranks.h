@@ -1,7 +1,7 @@
 // Finds the ranks or nodes that are slower than the others. scripts/hvdb/judge/slow_ranks.py applies the same rules to
 // stored runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
 //
-// Every time is divided by the median time of all members (ranks or nodes) in the same step, so that a disturbance of
+// Every time is divided by the geometric mean of all members (ranks or nodes) in the same step, so that a disturbance of
 // all members cancels. A member's time is the median of these ratios over the steps, times the usual time of a step.
 // Its slowness compares that time with the median of the others' times. The interval comes from the ratios of its times
 // to the median time of the other members in the same step. Sources: B. Iglewicz and D. Hoaglin, How to Detect and

@@ -93,6 +93,7 @@ void each_field(Archive& archive, A& answer) requires std::is_same_v<std::remove
   archive(answer.planned_bytes);
   archive(answer.baseline_bytes);
   archive(answer.peak_bytes);
+  archive(answer.processor_seconds);
   archive(answer.bucket_seconds);
   archive(answer.problem);
   archive(answer.note);

@@ -19,7 +19,7 @@ enum class Task : std::uint8_t {
   kCheckReduction,   ///< one step whose gradients are compared with an independent sum
   kTimeBuckets,      ///< time the reduction of each bucket alone
   kFinalCheck,       ///< one step, then checksums of gradients and parameters
-  kMeasureMemory,    ///< return the peak of memory so far, before the checks at the end raise it
+  kMeasureMemory,    ///< return the peak of memory so far, before the checks at the end raise it, and processor time
   kRelease,          ///< return freed memory to the system and reset the peak of memory
   kSumWeights,       ///< compute checksums of the weights; every rank keeps its own checksums
   kSumStep,          ///< for ranks of Directive::turn: one step, then checksums of its gradients, which the rank keeps
@@ -56,6 +56,7 @@ struct Answer {
   /// kReturnChecksums: one checksum per parameter. kSumWeights, kSumStep: one checksum over all parameters.
   std::vector<std::uint64_t> snapshot_checksums;
   std::int64_t planned_bytes = 0, baseline_bytes = 0, peak_bytes = 0;  ///< kMeasureMemory
+  double processor_seconds = 0;  ///< kMeasureMemory: this rank's share of what its process used since the worker began
   std::vector<double> bucket_seconds;  ///< kTimeBuckets: this rank's median for each bucket
   std::string problem;                 ///< kCheckReduction: what is wrong
   std::string note;                    ///< kCheckReduction: what was checked

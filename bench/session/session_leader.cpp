@@ -1,6 +1,7 @@
 #include "bench/session/session_leader.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -352,9 +353,21 @@ MeasurementState SessionLeader::judge(double next_seconds) {
   return state;
 }
 
+std::string SessionLeader::other_processors(const std::vector<Answer>& answers) const {
+  const double seconds = std::chrono::duration<double>(Clock::now() - made_).count();
+  double others = host_processor_seconds() - host_seconds_before_;
+  const std::vector<std::string>& hosts = session_.trainer.engine().topology().hosts;
+  for (std::size_t r = 0; r < answers.size(); ++r) {
+    if (hosts[r] == hosts[0]) others -= answers[r].processor_seconds;
+  }
+  return fmt::format("{:.2f} of {}", std::max(others / seconds, 0.0), ::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 void SessionLeader::check_at_the_end() {
   const std::vector<Answer> memory = session_.rank_group.execute({.task = Task::kMeasureMemory});
+  const std::string others = other_processors(memory);
   for (PhaseRun& phase_run : runs_.phases()) {
+    phase_run.record.provenance["measurement.other_processors"] = {others, false};
     for (std::size_t r = 0; r < phase_run.record.ranks.size(); ++r) {
       phase_run.record.ranks[r].planned_bytes = memory[r].planned_bytes;
       phase_run.record.ranks[r].baseline_bytes = memory[r].baseline_bytes;

@@ -6,6 +6,7 @@
 #include "bench/measure/median.h"
 #include "bench/session/gradient_check.h"
 #include "bench/session/rank_group.h"
+#include "bench/store/host_facts.h"
 #include "bench/store/provenance.h"
 #include "bench/train/checksum.h"
 #include "bench/world/memory.h"
@@ -23,7 +24,11 @@ void push(RankSamples& samples, const StepTimes& times) {
 }  // namespace
 
 Worker::Worker(Trainer& trainer, TrainingGpu* gpu, ProcessFacts process, std::uint64_t seed)
-    : trainer_(trainer), gpu_(gpu), process_(std::move(process)), seed_(seed) {}
+    : trainer_(trainer),
+      gpu_(gpu),
+      process_(std::move(process)),
+      seed_(seed),
+      processor_seconds_before_(own_processor_seconds()) {}
 
 void Worker::leave_startup(const Directive& directive) {
   if (directive.turn.number > 0) return;  // the ranks of this turn and later turns have yet to take the step
@@ -131,6 +136,7 @@ Answer Worker::keep(std::vector<std::uint64_t> checksums) {
 
 Answer Worker::measure_memory() {
   Answer answer;
+  answer.processor_seconds = (own_processor_seconds() - processor_seconds_before_) / process_.ranks_here;
   answer.planned_bytes = trainer_.planned_bytes(process_.peers_are_processes);
   if (gpu_ != nullptr) {
     const MemoryUse used = gpu_->memory_use();

@@ -51,6 +51,7 @@ class Worker {
   ProcessFacts process_;
   std::uint64_t seed_;
   std::int64_t peak_before_check_ = 0;
+  const double processor_seconds_before_;
   std::vector<std::vector<std::uint64_t>> snapshots_;  // [snapshot][parameter], from Task::kSumWeights and kSumStep
   bool started_up_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -249,6 +250,26 @@ CpuQuota cpu_quota() {
 }
 
 bool is_busy(double load, int hardware_threads) { return load > 0.1 * hardware_threads + 0.5; }
+
+double host_processor_seconds() {
+  std::istringstream line(first_line("/proc/stat"));  // "cpu  user nice system idle iowait irq softirq ...", in ticks
+  std::string name;
+  std::array<double, 7> ticks{};
+  line >> name;
+  for (double& spent : ticks) line >> spent;
+  if (!line || name != "cpu") return 0;
+  const double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6];
+  return busy / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+double own_processor_seconds() {
+  rusage used{};
+  if (::getrusage(RUSAGE_SELF, &used) != 0) return 0;
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
 
 std::string governor() { return first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"); }
 

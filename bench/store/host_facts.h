@@ -80,6 +80,11 @@ double parse_cpu_max(std::string_view text);
 /// `hvdb ranks` has the same limit.
 bool is_busy(double load, int hardware_threads);
 
+/// Return the seconds of processor time that all programs of this host have used since it started, and that this
+/// process has used. 0 if the kernel does not tell.
+double host_processor_seconds();
+double own_processor_seconds();
+
 /// Returns the frequency governor of CPU 0, such as "performance"; empty if there is none (most virtual machines).
 std::string governor();
 /// Returns "docker", "podman", "apptainer", ...; empty if no container is detected.

@@ -40,8 +40,9 @@ tidy() {
   xargs -a "$logs/tidy-files" -n 1 -P "$(nproc)" scripts/lib/tidy_folder.sh "$folders"
 }
 
-# The folder of 3 GB is kept only if a test failed in it.
+# The folder of 3 GB is kept only if a test failed in it, for a look, and never used again.
 bare() {
+  rm -rf --one-file-system "build/bare/$1"
   scripts/lib/bare_debian.sh "$1" "build/bare/$1" scripts/test --quick || return
   rm -rf --one-file-system "build/bare/$1"
 }

@@ -173,14 +173,22 @@ class RulesTest(unittest.TestCase):
 
     def test_a_busy_machine(self) -> None:
         parts = {"interference": part(0.1), "stragglers": part(0.05)}
-        for load, busy in (("2.67 1.92 2.30 2/100 4315", True), ("2.2 9 9 1/9 9", False), ("", False), ("nan", False)):
-            run = make_run(parts, {"cpu.cores": 2, "os.load": load}, world_size=2, threads=1)
+        fact = "measurement.other_processors"
+        for used, busy in (
+            ("0.92 of 2", True),
+            ("0.20 of 2", False),
+            ("", False),
+            ("nan of 2", False),
+            ("1 of x", False),
+        ):
+            run = make_run(parts, {"cpu.cores": 2, fact: used}, world_size=2, threads=1)
             found = evidence(run, examined=examined(None), efficiency=Estimate(0.9, 0.89, 0.91))
-            self.assertEqual(advice.busy_machine(found) is not None, busy, load)
+            self.assertEqual(advice.busy_machine(found) is not None, busy, used)
             self.assertEqual(len(advice.advise(found)), 1 if busy else 2, "other programs explain these two parts")
-        said = str(advice.busy_machine(evidence(make_run(None, {"cpu.cores": 2, "os.load": "2.67"}))))
-        self.assertTrue(said.startswith("the load was 2.67 on 2 cores when the run began: stop other programs"), said)
-        self.assertIsNone(advice.busy_machine(evidence(make_run(None, {"os.load": "2.67"}))), "the cores are not known")
+        said = str(advice.busy_machine(evidence(make_run(None, {fact: "0.92 of 2"}))))
+        self.assertTrue(
+            said.startswith("other programs used 0.92 of 2 processors meanwhile: stop other programs"), said
+        )
 
     def test_overlap_slowdown(self) -> None:
         parts = {"overlap_slowdown": part(0.1)}

@@ -79,6 +79,13 @@ class PureTest(unittest.TestCase):
             others = [np.median(np.delete(seconds, member)) for member in range(members)]
             np.testing.assert_allclose([finding.slower for finding in found], np.expm1(seconds - others), atol=1e-12)
 
+    def test_noise_does_not_hide_a_slow_member_of_few(self) -> None:
+        rng = np.random.default_rng(9)
+        for members in (3, 4, 5):
+            times = np.exp(rng.normal(0, 0.02, (members, 2000)))
+            times[1] *= 1.05
+            self.assertAlmostEqual(slow_ranks.compare(times, 0.02)[1].slower, 0.05, delta=0.003)
+
     def test_every_member_and_step_against_a_loop(self) -> None:
         rng = np.random.default_rng(4)
         for members in (2, 3, 4, 5, 8, 9):
@@ -304,11 +311,15 @@ class StoreTest(FolderTest):
                 "INSERT OR REPLACE INTO provenance (run_uuid, key, value, in_fingerprint) SELECT uuid, ?, ?, 0 FROM run"
             )
             connection.executemany(rows, facts)
-        connection.close()
+        self.addCleanup(connection.close)
         load = r"other programs ran, or ran until just before \(load average 2\.13 at the start\)"
         unclear = rf"\nrank 2 .* is not clear: slower by \d\.\d % \[.*\]: {load}; stop them and measure again\n"
         self.assertRegex(self.call(code=3)[0], unclear)
         self.assertRegex(self.call("--threshold", 1, code=1)[0], rf"\nnote: {load}: times are uncertain\n")
+        for used, busy in (("0.05 of 8", False), ("1.20 of 8", True)):  # measured, so the load before is not
+            with connection:
+                connection.executemany(rows, [("measurement.other_processors", used)])
+            self.assertEqual("other programs" in self.call(code=3)[0], busy)
 
     def test_a_rank_that_may_be_slow(self) -> None:
         """The rank's interval includes the threshold, so the rank must be called neither slow nor healthy."""

@@ -172,10 +172,10 @@ class SummaryTest(StoreTest):
         self.assertEqual((reached, loss, advised), ("no baseline", "-", "measure with --efficiency"))
 
     def test_a_busy_machine_and_cautions_are_named_below(self) -> None:
-        facts = {"cpu.cores": ("2", 1), "os.load": ("3.46 2.11 3.02 3/91 14015", 0), "caution.x": ("it is warm", 0)}
+        facts = {"measurement.other_processors": ("1.08 of 2", 0), "caution.x": ("it is warm", 0)}
         made = make(self.db, SessionSpec(provenance=facts))
         run = made[0]["full"][:8]
-        busy = f"The machine was busy when runs began: load 3.46 on 2 cores ({run})."
+        busy = f"The machine was busy: meanwhile other programs used 1.08 of 2 processors ({run})."
         self.assertEqual(self.lines()[1:], [busy, f"Caution: it is warm ({run})"])
         self.assertEqual(self.rows()[0][3], "stop other programs and measure again; the machine was busy")
 

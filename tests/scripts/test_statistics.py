@@ -258,6 +258,17 @@ class EfficiencyTest(FolderTest):
         self.assertIn("2 sessions are too few for an interval", note)
         self.assertIn("in 50 % of cases", note)
 
+    def test_vgg16_is_smaller_with_small_images(self) -> None:
+        for image, parameters, said in (
+            (64, 44_000_000, ["vgg16 has 44 million parameters with images of 64 pixels, 138 with 224"]),
+            (224, 134_000_000, []),  # another number of classes
+            (64, None, []),
+        ):
+            self.db.unlink(missing_ok=True)
+            columns = {"image_size": image, "parameters": parameters}
+            make(self.db, SessionSpec(model="vgg16", columns=columns), SessionSpec(model="resnet101", columns=columns))
+            self.assertEqual(efficiency.size_notes(runs.load([self.db])), said)
+
     def test_few_samples_and_an_unsteady_start_are_said(self) -> None:
         facts = {"measurement.warm_up": ("warm-up: not steady after 8 steps", 0)}
         (_, full) = self.cells(SessionSpec(steps=6, provenance=facts))

@@ -28,7 +28,6 @@ BACKWARD_SHARE = 2.0 / 3.0
 # Prefix of the facts that say why a run's figures are doubtful (add_caution() in bench/store/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
-VGG16_MILLIONS = 138  # parameters, with images of 224 pixels
 VALIDATION = "validate.turns"  # every run of `hvd_bench validate` has this fact
 
 
@@ -208,12 +207,12 @@ def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def size_notes(runs: Sequence[Run]) -> list[str]:
-    """Returns a line for each size of images that takes parameters from VGG-16, whose first dense layer grows with it."""
-    small = {(run.image_size, run.parameters) for run in runs if run.model == "vgg16" and run.parameters}
+    """Returns a line for each size of images but 224 that VGG-16 had: its first dense layer grows with the size."""
+    other = {(run.image_size, run.parameters) for run in runs if run.model == "vgg16" and run.device != "replay"}
     return [
-        f"vgg16 has {parameters / 1e6:.0f} million parameters with images of {image} pixels, {VGG16_MILLIONS} with 224"
-        for image, parameters in sorted(small)
-        if round(parameters / 1e6) != VGG16_MILLIONS
+        f"vgg16 has {parameters / 1e6:.0f} million parameters with images of {image} pixels, 138 with 224"
+        for image, parameters in sorted(size for size in other if all(size))
+        if image != 224
     ]
 
 

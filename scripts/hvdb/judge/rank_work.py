@@ -25,12 +25,22 @@ OWN_WORK = {
 DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gpu.memory_bytes")
 REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
 BETWEEN_RANKS = "; "  # separates the different values that ranks have for one fact
+OTHERS = "measurement.other_processors"  # "0.92 of 2": what other programs used while the run was measured
+BUSY = 0.1  # of all processors
 
 
 class CannotTell(HvdbError):
     """The stored samples of a run do not show whether one of the run's ranks is slow."""
 
     exit_code = EXIT_INCONCLUSIVE
+
+
+def others_used(run: Run) -> str:
+    """Returns "0.92 of 2 processors" if other programs used more than BUSY of rank 0's host meanwhile, else ""."""
+    others, word, processors = run.fact(OTHERS).partition(" of ")
+    used = run.number(OTHERS)
+    known = used is not None and word and processors.isascii() and processors.isdigit()
+    return f"{others} of {processors} processors" if known and used > BUSY * int(processors) else ""
 
 
 @dataclass(frozen=True)
@@ -51,10 +61,14 @@ class Examined:
 
     @property
     def other_load(self) -> str:
-        """What the load average at the run's start says of other programs on rank 0's host, or "".
+        """What is known of other programs on rank 0's host, or "".
 
-        bench/session/validator.cpp has the same text, and is_busy() in bench/store/host_facts.cpp the same limit.
+        Runs of `validate` know only the load average at their start. bench/session/validator.cpp has the same text for
+        it, and is_busy() in bench/store/host_facts.cpp the same limit.
         """
+        if self.run.fact(OTHERS):
+            used = others_used(self.run)
+            return f"other programs used {used} meanwhile" if used else ""
         load, threads = self.run.fact("os.load").partition(" ")[0], self.run.number("cpu.hardware_threads")
         average = float(load) if re.fullmatch(r"[0-9]{1,6}\.[0-9]{2}", load) else 0.0
         if not threads or average <= 0.1 * threads + 0.5:

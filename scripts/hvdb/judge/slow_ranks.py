@@ -105,7 +105,7 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
 def _typical_times(seconds: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the logarithm of the usual time, and the place (members,) of each member: log(its time / usual time)."""
     logs = np.log(seconds)
-    middles = np.median(logs, axis=0)
+    middles = np.mean(logs, axis=0)  # cancels where two members are compared; the median of an odd number would not
     logs -= middles
     return float(np.median(middles)), np.median(logs, axis=1)
 

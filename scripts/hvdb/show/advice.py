@@ -16,7 +16,7 @@ from hvdb.base import data
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate
 from hvdb.judge.efficiency import Cell
-from hvdb.judge.rank_work import Examined
+from hvdb.judge.rank_work import Examined, others_used
 from hvdb.read.runs import Component, Run
 from hvdb.show import rank_report, tables
 
@@ -24,7 +24,6 @@ WORTHWHILE = 0.02  # fraction of the step
 # A figure is evidence only if the upper end of its interval is at most this many times the lower end. Otherwise nobody
 # knows what a change could gain, and the next run may show another largest part.
 KNOWN_WITHIN = 2.0
-BUSY = 1.1  # load per core when a run began; ranks of an earlier run that had a core each leave a load of at most 1
 FEW_RANKS = 2  # with so few ranks on a node, fewer ranks leave nothing to scale
 MIB = 1024.0 * 1024.0
 FEW_BUCKETS = 2  # with so few buckets or fewer, reductions begin only when the backward pass is nearly over
@@ -172,7 +171,7 @@ def slow_ranks(evidence: Evidence) -> Advice | None:
         said = rank_report.conclusions(evidence.examined, rank_report.THRESHOLD)[0]
         return Advice(said, f"look at that machine first ({data.called('ranks')} shows every rank)", 1.0)
     part = _part(evidence, "stragglers")
-    if part is None or findings is None or findings.unclear_ranks or busy(evidence.run):
+    if part is None or findings is None or findings.unclear_ranks or others_used(evidence.run):
         return None
     why = f"waiting for stragglers is {share(part)} of the step, and no rank is slow all the time, but all ranks vary"
     return Advice(why, "keep other work off the machine and measure again", part.fraction)
@@ -190,7 +189,7 @@ def interference(evidence: Evidence) -> Advice | None:
         actions = [f"--threads {int(cores) // ranks}"] if ranks <= cores else []
         actions += ["fewer ranks on a node"] if ranks > min(FEW_RANKS, cores) else []
         return Advice(why, f"try {', or '.join(actions)}", part.fraction)
-    if busy(evidence.run):
+    if others_used(evidence.run):
         return None  # busy_machine() says why
     why = f"{why}, with a core for each of {ranks} x {run.threads} threads, which share caches and memory"
     fewer = "; then try fewer ranks of more --threads" if ranks > FEW_RANKS else ""
@@ -223,17 +222,11 @@ def unexplained(evidence: Evidence) -> Advice | None:
     return Advice(f"{share(part)} of the step is not explained", look, part.fraction) if part else None
 
 
-def busy(run: Run) -> str:
-    """Returns the load when the run began if that was more than the load of a rank for each core, else ""."""
-    load, cores = run.number("os.load"), run.number("cpu.cores")
-    return f"{load:g} on {cores:.0f} cores" if load and cores and load > BUSY * cores else ""
-
-
 def busy_machine(evidence: Evidence) -> Advice | None:
-    """Reports other programs that ran when the run began, by the load average of the minute before."""
-    load = busy(evidence.run)
+    """Reports other programs that ran during the measurement."""
+    used = others_used(evidence.run)
     again = "stop other programs and measure again; the machine was busy"
-    return Advice(f"the load was {load} when the run began", again, 1.0) if load else None
+    return Advice(f"other programs used {used} meanwhile", again, 1.0) if used else None
 
 
 def wide_interval(evidence: Evidence) -> Advice | None:

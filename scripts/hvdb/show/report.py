@@ -11,7 +11,7 @@ from hvdb.base.errors import HvdbError
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell, Selection
-from hvdb.judge.rank_work import Examined
+from hvdb.judge.rank_work import Examined, others_used
 from hvdb.judge.systems import System
 from hvdb.read import published
 from hvdb.read.predictions import Prediction
@@ -126,8 +126,8 @@ def _summary(parts: Sequence[Measured], evidence: Mapping[str, Evidence]) -> Sec
         what = ", ".join([name(run), ranks, *own, *system])
         rows.append((what, _reached(cell, run), _largest_loss(run), advised[0].do if advised else "-"))
     lines = [f"Every row: {', '.join(common)}. [..]: 95 % interval." if common else "[..]: 95 % interval."]
-    loads = [f"{load} ({run.short_id})" for _, _, run in shown if (load := advice.busy(run))]
-    lines += [f"The machine was busy when runs began: load {', '.join(loads)}."] if loads else []
+    busy = [f"{used} ({run.short_id})" for _, _, run in shown if (used := others_used(run))]
+    lines += [f"The machine was busy: meanwhile other programs used {', '.join(busy)}."] if busy else []
     lines += [f"Caution: {line}" for line in efficiency.cautions([run for _, _, run in shown])]
     return Section("Summary", [Table(SUMMARY_HEADER, rows), *bullets([*filter(None, [more]), *lines])])
 

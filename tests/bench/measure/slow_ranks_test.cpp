@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "bench/measure/median.h"
 
@@ -71,6 +72,20 @@ TEST(SlowRanks, PercentFollowFromSecondsForAnyNumberOfMembers) {
       EXPECT_LE(judged[m].low, judged[m].slower);
       EXPECT_GE(judged[m].high, judged[m].slower);
     }
+  }
+}
+
+TEST(SlowRanks, NoiseDoesNotHideASlowMemberOfFew) {
+  constexpr std::size_t kSteps = 2000;
+  for (const std::size_t members : {3, 4, 5}) {
+    Times times(members, std::vector<double>(kSteps));
+    std::mt19937 random(11);
+    std::normal_distribution<double> noise(0, 0.02);
+    for (std::vector<double>& member : times) {
+      for (double& time : member) time = std::exp(noise(random));
+    }
+    for (double& time : times[1]) time *= 1.05;
+    EXPECT_NEAR(compare_times(times, 0.02, kCritical)[1].slower, 0.05, 0.003) << members << " members";
   }
 }
 
