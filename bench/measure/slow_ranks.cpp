@@ -13,6 +13,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr double kDeviate = 2.5758293035489004;  // quantile of the normal distribution for a 99 % interval
+constexpr std::size_t kMany = 8;                 // the middle of so many members or more is their median
 constexpr double kFalseAlarms = 0.03;            // fraction of healthy runs in which some rank is accused
 constexpr double kMadToDeviation = 1.4826;       // standard deviation / MAD of a normal distribution
 constexpr double kMinError = 1e-4;               // lower bound: a smaller standard error is replaced by this value
@@ -49,20 +50,19 @@ std::vector<std::vector<double>> log_ratios(std::span<const std::vector<double>>
 
 /// The times of the members, in logarithms.
 struct TypicalTimes {
-  double usual = 0;            ///< the median over the steps of the mean over the members
-  std::vector<double> places;  ///< [member]: the median over the steps of (time - mean over the members)
+  double usual = 0;            ///< the median over the steps of the middle of the members
+  std::vector<double> places;  ///< [member]: the median over the steps of (time - middle of the members)
 };
 
-// The mean shifts all members of a step equally, so it cancels where two members are compared. A median over an odd
-// number of members would not: the member in the middle would have no noise.
+// The middle of few members is their mean: the median of three or five is the noise of one of them, which then seems to
+// have none, and hides a part of its slowness. The median of many is better, because some of many always pause.
 TypicalTimes typical_times(std::span<const std::vector<double>> seconds) {
   std::vector<std::vector<double>> places(seconds.begin(), seconds.end());
-  std::vector<double> middles(seconds.front().size(), 0.0);
-  for (std::vector<double>& member : places) {
-    for (std::size_t s = 0; s < middles.size(); ++s) {
-      member[s] = std::log(member[s]);
-      middles[s] += member[s] / static_cast<double>(places.size());
-    }
+  std::vector<double> middles(seconds.front().size()), step(seconds.size());
+  for (std::size_t s = 0; s < middles.size(); ++s) {
+    for (std::size_t m = 0; m < step.size(); ++m) step[m] = places[m][s] = std::log(seconds[m][s]);
+    middles[s] = step.size() < kMany ? std::accumulate(step.begin(), step.end(), 0.0) / static_cast<double>(step.size())
+                                     : median(step);
   }
   for (std::vector<double>& member : places) {
     for (std::size_t s = 0; s < middles.size(); ++s) member[s] -= middles[s];
@@ -161,7 +161,7 @@ std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds
   std::vector<std::vector<double>> series = log_ratios(seconds);
   for (std::size_t m = 0; m < members; ++m) {
     middle[m] = typical.places[m] - middle[m];
-    const double shift = middle[m] - median(series[m]);  // 0 for two members
+    const double shift = middle[m] - median(series[m]);  // 0 for two members, and small for more
     intervals[m] = median_interval_of_steps(std::move(series[m]));
     intervals[m].low += shift;
     intervals[m].high += shift;

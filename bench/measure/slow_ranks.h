@@ -1,8 +1,8 @@
 // Finds the ranks or nodes that are slower than the others. scripts/hvdb/judge/slow_ranks.py applies the same rules to
 // stored runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
 //
-// Every time is divided by the geometric mean of all members (ranks or nodes) in the same step, so that a disturbance of
-// all members cancels. A member's time is the median of these ratios over the steps, times the usual time of a step.
+// Every time is divided by the middle of all members (ranks or nodes) in the same step, their median or, of less than
+// eight, their geometric mean, so that a disturbance of all members cancels. A member's time is the median of these ratios over the steps, times the usual time of a step.
 // Its slowness compares that time with the median of the others' times. The interval comes from the ratios of its times
 // to the median time of the other members in the same step. Sources: B. Iglewicz and D. Hoaglin, How to Detect and
 // Handle Outliers, 1993 (the modified z-score); P. Westfall and S. Young, Resampling-Based Multiple Testing, 1993 (the

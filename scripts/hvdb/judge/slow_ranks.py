@@ -30,6 +30,7 @@ DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 FALSE_ALARMS = 0.03
 MAJORITY = 4
 MIN_STEPS = 10
+MANY = 8  # the middle of so many members or more is their median, of fewer their mean
 PIECE = 2**20  # arrays are processed in pieces of so many numbers, so that large arrays need little additional memory
 # critical_score() simulates MIN_RUNS to MAX_RUNS runs. Within these bounds it draws about DRAWN random numbers.
 MIN_RUNS, MAX_RUNS, DRAWN = 2**13, 2**16, 2**22
@@ -105,7 +106,8 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
 def _typical_times(seconds: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the logarithm of the usual time, and the place (members,) of each member: log(its time / usual time)."""
     logs = np.log(seconds)
-    middles = np.mean(logs, axis=0)  # cancels where two members are compared; the median of an odd number would not
+    # The median of three or five members is the noise of one of them, and hides a part of its slowness.
+    middles = np.mean(logs, axis=0) if len(logs) < MANY else np.median(logs, axis=0)
     logs -= middles
     return float(np.median(middles)), np.median(logs, axis=1)
 
