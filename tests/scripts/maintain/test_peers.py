@@ -129,9 +129,9 @@ class TableTest(FolderTest):
         file = self.folder / "peers.json"
         file.write_text(json.dumps(collectives.document(PLAN, given), allow_nan=False))
         curves = {series.name: series.points[0] for series in coll_results.read([file]).series}
-        self.assertEqual(list(curves), ["ours, cores", "mpich, cores", "gloo, cores"])
-        self.assertAlmostEqual(curves["mpich, cores"].low, 2e4)
-        self.assertIsNone(curves["gloo, cores"].low)
+        self.assertEqual(list(curves), ["hvd_bench, registered memory", "MPICH", "Gloo of PyTorch"])
+        self.assertAlmostEqual(curves["MPICH"].low, 2e4)
+        self.assertIsNone(curves["Gloo of PyTorch"].low)
 
     def test_the_recorded_run_gives_its_table_again(self) -> None:
         folder = RECORDED / "2026-11-24-collectives"
