@@ -184,7 +184,7 @@ class Steps(ClusterTest):
         job = self.measuring(submit(self.cluster, "bereaved"))
         os.kill(self.rank_pid(job, 3), signal.SIGKILL)
         self.assertEqual(self.cluster.finished(job.number, 60)["JobState"], "FAILED")
-        self.assertRegex(job.error_text, r"n\d: (task|tasks 2-)3: Killed")  # Slurm 22.05, and 24.11
+        self.assertRegex(job.error_text, r"n\d: (task |tasks 2-)3: Killed")  # Slurm 22.05, and 24.11
         # On a busy machine rank 0 may notice the loss and close its store before Slurm kills it.
         (partial,) = sorted(job.folder.glob("*.partial")) or sorted(job.folder.glob("*.db"))
         merged = self.folder / "merged.db"
