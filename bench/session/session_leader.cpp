@@ -365,9 +365,9 @@ std::string SessionLeader::other_processors(const std::vector<Answer>& answers) 
 
 void SessionLeader::check_at_the_end() {
   const std::vector<Answer> memory = session_.rank_group.execute({.task = Task::kMeasureMemory});
-  const std::string others = other_processors(memory);
+  const std::string others = host_seconds_before_ > 0 ? other_processors(memory) : "";
   for (PhaseRun& phase_run : runs_.phases()) {
-    phase_run.record.provenance["measurement.other_processors"] = {others, false};
+    if (!others.empty()) phase_run.record.provenance["measurement.other_processors"] = {others, false};
     for (std::size_t r = 0; r < phase_run.record.ranks.size(); ++r) {
       phase_run.record.ranks[r].planned_bytes = memory[r].planned_bytes;
       phase_run.record.ranks[r].baseline_bytes = memory[r].baseline_bytes;
