@@ -14,8 +14,10 @@ endif()
 add_library(hvd_strict INTERFACE)
 # Without -ffp-contract=off, compilers turn a * b + c into one instruction where every processor has it, as on Arm. Its
 # rounding differs: ranks, vector levels (engine/base/at_level.h) and references in the tests must compute the same bits.
-target_compile_options(hvd_strict INTERFACE -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
-  -Woverloaded-virtual -Wnull-dereference -Wimplicit-fallthrough ${werror}
+target_compile_options(hvd_strict INTERFACE -ffp-contract=off
+  # Paths in programs begin at the checkout, so that builds do not depend on where it is, and checkouts share ccache.
+  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wnull-dereference -Wimplicit-fallthrough ${werror}
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
   # Replaces clang-tidy's bugprone-reserved-identifier, which would take a sixth of clang-tidy's time.
   $<$<CXX_COMPILER_ID:Clang>:-Wreserved-identifier>

@@ -152,4 +152,13 @@ void fill_samples(RunRecord& run, const PhaseLog& log) {
   run.final_loss = mean_of_last(log.ranks());
 }
 
+void fill_use(RunRecord& run, std::span<const Answer> answers, const std::optional<OtherUse>& others) {
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
+    run.ranks[r].planned_bytes = answers[r].planned_bytes;
+    run.ranks[r].baseline_bytes = answers[r].baseline_bytes;
+    run.ranks[r].peak_bytes = answers[r].peak_bytes;
+  }
+  if (others) run.provenance["measurement.other_processors"] = {others->text(), false};
+}
+
 }  // namespace hvd::bench

@@ -1,7 +1,6 @@
 #include "bench/session/session_leader.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -56,7 +55,8 @@ SessionLeader::SessionLeader(const SessionParts& session)
       rule_(stopping_rule(session.options)),
       runs_(session),
       rounds_(session.setup.device == Device::kCuda, rule_.exact_samples, session.setup.seed,
-              session.options.num_batches_per_iter) {
+              session.options.num_batches_per_iter),
+      others_(session.trainer.engine()) {
   if (session.setup.efficiency) rule_.minimum_rounds = RoundPlan::minimum_rounds();
 }
 
@@ -353,27 +353,10 @@ MeasurementState SessionLeader::judge(double next_seconds) {
   return state;
 }
 
-std::string SessionLeader::other_processors(const std::vector<Answer>& answers) const {
-  const double seconds = std::chrono::duration<double>(Clock::now() - made_).count();
-  double others = host_processor_seconds() - host_seconds_before_;
-  const std::vector<std::string>& hosts = session_.trainer.engine().topology().hosts;
-  for (std::size_t r = 0; r < answers.size(); ++r) {
-    if (hosts[r] == hosts[0]) others -= answers[r].processor_seconds;
-  }
-  return fmt::format("{:.2f} of {}", std::max(others / seconds, 0.0), ::sysconf(_SC_NPROCESSORS_ONLN));
-}
-
 void SessionLeader::check_at_the_end() {
   const std::vector<Answer> memory = session_.rank_group.execute({.task = Task::kMeasureMemory});
-  const std::string others = host_seconds_before_ > 0 ? other_processors(memory) : "";
-  for (PhaseRun& phase_run : runs_.phases()) {
-    if (!others.empty()) phase_run.record.provenance["measurement.other_processors"] = {others, false};
-    for (std::size_t r = 0; r < phase_run.record.ranks.size(); ++r) {
-      phase_run.record.ranks[r].planned_bytes = memory[r].planned_bytes;
-      phase_run.record.ranks[r].baseline_bytes = memory[r].baseline_bytes;
-      phase_run.record.ranks[r].peak_bytes = memory[r].peak_bytes;
-    }
-  }
+  const std::optional<OtherUse> others = others_.use(memory);
+  for (PhaseRun& phase_run : runs_.phases()) fill_use(phase_run.record, memory, others);
   if (!session_.setup.reduces()) return;
 
   std::vector<std::vector<std::uint64_t>> gradients;

@@ -13,7 +13,6 @@
 #include "bench/session/round_plan.h"
 #include "bench/session/session_parts.h"
 #include "bench/session/session_runs.h"
-#include "bench/store/host_facts.h"
 #include "engine/base/deadline.h"
 
 namespace hvd::bench {
@@ -70,8 +69,6 @@ class SessionLeader {
   [[nodiscard]] double round_step_seconds() const;  ///< seconds of one step of each phase
   [[nodiscard]] std::int64_t next_visit();          ///< samples of the next visit
   void check_at_the_end();
-  /// Returns how many processors of rank 0's host other programs used since this object was made: "0.92 of 2".
-  [[nodiscard]] std::string other_processors(const std::vector<Answer>& answers) const;
   void settle_rounds();
   void complete(const std::string& stop_reason);
 
@@ -95,8 +92,7 @@ class SessionLeader {
   std::int64_t last_phase_ = -1;  // index into runs_.phases() of the phase that ran last; -1: the warm-up
   bool room_checked_ = false;     // require_rounds() was called
   Clock::time_point begin_ = Clock::now();
-  const Clock::time_point made_ = Clock::now();
-  const double host_seconds_before_ = host_processor_seconds();
+  const OtherPrograms others_;
   Clock::time_point last_progress_{};
 };
 

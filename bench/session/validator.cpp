@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "bench/measure/median.h"
 #include "bench/session/records.h"
-#include "bench/store/host_facts.h"
 #include "bench/store/result_store.h"
 #include "engine/base/hash.h"
 
@@ -23,16 +21,6 @@ std::string amount(const Slowness& time) {
   return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * time.slower, 100 * time.low, 100 * time.high);
 }
 
-/// Returns "other programs ran, or ran until just before (load average 2.13 at the start)", or "" if the load was low.
-/// `facts` are those of rank 0's host.
-std::string other_load(const Provenance& facts) {
-  const auto load = facts.find("os.load"), threads = facts.find("cpu.hardware_threads");
-  if (load == facts.end() || threads == facts.end()) return {};
-  const std::string average = load->second.value.substr(0, load->second.value.find(' '));
-  if (!is_busy(std::atof(average.c_str()), std::atoi(threads->second.value.c_str()))) return {};
-  return fmt::format("other programs ran, or ran until just before (load average {} at the start)", average);
-}
-
 int most_on_one_host(const std::vector<std::string>& hosts) {
   std::map<std::string, int> ranks;
   int most = 0;
@@ -45,6 +33,7 @@ int most_on_one_host(const std::vector<std::string>& hosts) {
 Validator::Validator(const SessionParts& session)
     : session_(session),
       groups_(groups_of(session.facts.kinds)),
+      others_(session.trainer.engine()),
       log_(session.facts.kinds.size(), 1),
       checksums_(session.facts.kinds.size()) {
   const std::vector<std::string>& hosts = session.trainer.engine().topology().hosts;
@@ -76,6 +65,7 @@ void Validator::validate() {
     tell_progress();
   }
   sum_weights();
+  measure_use();
   judge_bits();
   judge_times();
   complete();
@@ -110,6 +100,13 @@ void Validator::take_step() {
   } else {
     ++record_.warmup_steps;
   }
+}
+
+void Validator::measure_use() {
+  const std::vector<Answer> answers = session_.rank_group.execute({.task = Task::kMeasureMemory});
+  const std::optional<OtherUse> others = others_.use(answers);
+  fill_use(record_, answers, others);
+  if (others && others->disturbs()) disturbance_ = "other programs used " + others->text() + " processors meanwhile";
 }
 
 void Validator::judge_bits() {
@@ -160,9 +157,7 @@ void Validator::judge_bits(const std::vector<std::size_t>& group) {
 void Validator::judge_times() {
   for (std::size_t r = 0; r < ranks(); ++r) result_.ranks[r].seconds = median(log_.ranks()[r].compute);
   for (const std::vector<std::size_t>& group : groups_) judge_times(group);
-  if (const std::string load = other_load(record_.provenance); !load.empty()) {
-    result_.notes.push_back(load + ": times are uncertain");
-  }
+  if (!disturbance_.empty()) result_.notes.push_back(disturbance_ + ": times are uncertain");
 }
 
 void Validator::judge_times(const std::vector<std::size_t>& group) {
@@ -188,7 +183,6 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
     result_.ranks[group[i]].time = slowness.ranks[i];
     result_.ranks[group[i]].seconds = slowness.ranks[i].seconds;
   }
-  const std::string load = other_load(record_.provenance);
   for (const NodeSlowness& node : slowness.nodes) {
     std::vector<std::size_t> slow;
     for (const std::size_t i : node.ranks) slow.push_back(group[i]);
@@ -201,11 +195,12 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
         fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(slowness.ranks[i])));
   }
   for (const std::size_t i : slowness.unclear) {
-    const bool loaded = !load.empty() && hosts[i] == result_.ranks[0].host;
+    const bool disturbed = !disturbance_.empty() && hosts[i] == result_.ranks[0].host;
     add(ValidationFinding::Kind::kUnclear, {group[i]},
-        fmt::format("{} {}: {} slower than the median of the others{}", name_of(group[i]),
-                    loaded ? "is not clear" : "may be slow", amount(slowness.ranks[i]),
-                    loaded ? ", but " + load + "; stop them and validate again" : "; more --steps may tell"));
+        fmt::format(
+            "{} {}: {} slower than the median of the others{}", name_of(group[i]),
+            disturbed ? "is not clear" : "may be slow", amount(slowness.ranks[i]),
+            disturbed ? ", but " + disturbance_ + "; stop them and validate again" : "; more --steps may tell"));
   }
   if (group.size() < kMajority) {
     result_.notes.push_back(std::to_string(group.size()) +

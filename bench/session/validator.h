@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/measure/bit_vote.h"
+#include "bench/session/other_programs.h"
 #include "bench/session/phase_log.h"
 #include "bench/session/session_parts.h"
 #include "bench/session/validation.h"
@@ -33,6 +34,7 @@ class Validator {
   void start_run();
   void sum_weights();
   void take_step();
+  void measure_use();
   void judge_bits();
   void judge_bits(const std::vector<std::size_t>& group);
   void judge_times();
@@ -51,6 +53,8 @@ class Validator {
 
   const SessionParts session_;
   const std::vector<std::vector<std::size_t>> groups_;
+  const OtherPrograms others_;
+  std::string disturbance_;  // "other programs used 0.92 of 2 processors meanwhile"; empty if they used little
   Validation result_;
   RunRecord record_;
   PhaseLog log_;

@@ -249,8 +249,6 @@ CpuQuota cpu_quota() {
   return smallest;
 }
 
-bool is_busy(double load, int hardware_threads) { return load > 0.1 * hardware_threads + 0.5; }
-
 double host_processor_seconds() {
   std::istringstream line(first_line("/proc/stat"));  // "cpu  user nice system idle iowait irq softirq ...", in ticks
   std::string name;

@@ -76,10 +76,6 @@ CpuQuota cpu_quota();
 /// Returns the processors that the text of cpu.max grants ("200000 100000": 2); 0 without a limit. Pure.
 double parse_cpu_max(std::string_view text);
 
-/// Returns true if `load`, the load average of a minute, shows that other programs run, or ran until now. Pure.
-/// `hvdb ranks` has the same limit.
-bool is_busy(double load, int hardware_threads);
-
 /// Return the seconds of processor time that all programs of this host have used since it started, and that this
 /// process has used. 0 if the kernel does not tell.
 double host_processor_seconds();

@@ -76,8 +76,12 @@ class Campaign:
     def stores(self) -> list[Path]:
         return sorted((self.folder / "stores").glob("*.db"))
 
+    def event_logs(self) -> list[str]:
+        """Returns the logs of all starts of all jobs."""
+        return [file.read_text() for file in sorted((self.folder / "events").glob("*.log"))]
+
     def events(self) -> str:
-        return "".join(file.read_text() for file in sorted((self.folder / "events").glob("*.log")))
+        return "".join(self.event_logs())
 
     def finished_cells(self) -> int:
         """Returns how many cells have ended well so far, according to the jobs' event logs."""

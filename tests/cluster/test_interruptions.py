@@ -141,7 +141,9 @@ class Interrupted(ClusterTest):
         campaign = Campaign(self.cluster, folder, spec, where=f"--exclude={others}")
         campaign.submit()
         (array,) = campaign.numbers()
-        campaign.wait_until(lambda: campaign.events().count(" begin ") >= 2, "the first cells of both elements")
+        campaign.wait_until(
+            lambda: sum(" begin " in log for log in campaign.event_logs()) == 2, "the first cells of both elements"
+        )
         listed = self.cluster.run("squeue", "-h", "-r", "-t", "RUNNING", "-j", array, "-o", "%A %K %N").out
         elements = {number: (index, node) for number, index, node in map(str.split, listed.splitlines())}
         index, node = elements[array]

@@ -85,7 +85,7 @@ void examine_load(FindingList& all, const Processor& cpu) {
   double load[1] = {0};
   if (::getloadavg(load, 1) != 1) return;
   const std::string text = fmt::format("load average {:.2f}", load[0]);
-  if (is_busy(load[0], cpu.hardware_threads)) {
+  if (load[0] > 0.1 * cpu.hardware_threads + 0.5) {
     all.push_back({Level::kWarning, "load",
                    text + " over the last minute: other programs are running, or were until now",
                    "stop them before measuring; if there are none, wait a minute"});

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gp
 REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
 BETWEEN_RANKS = "; "  # separates the different values that ranks have for one fact
 OTHERS = "measurement.other_processors"  # "0.92 of 2": what other programs used while the run was measured
-BUSY = 0.1  # of all processors
+BUSY = 0.1  # of all processors; OtherUse::disturbs() in bench/session/other_programs.h has the same limit
 
 
 class CannotTell(HvdbError):
@@ -61,19 +60,9 @@ class Examined:
 
     @property
     def other_load(self) -> str:
-        """What is known of other programs on rank 0's host, or "".
-
-        Runs of `validate` know only the load average at their start. bench/session/validator.cpp has the same text for
-        it, and is_busy() in bench/store/host_facts.cpp the same limit.
-        """
-        if self.run.fact(OTHERS):
-            used = others_used(self.run)
-            return f"other programs used {used} meanwhile" if used else ""
-        load, threads = self.run.fact("os.load").partition(" ")[0], self.run.number("cpu.hardware_threads")
-        average = float(load) if re.fullmatch(r"[0-9]{1,6}\.[0-9]{2}", load) else 0.0
-        if not threads or average <= 0.1 * threads + 0.5:
-            return ""
-        return f"other programs ran, or ran until just before (load average {average:.2f} at the start)"
+        """What other programs used of rank 0's host meanwhile, in words; "" if little or unknown."""
+        used = others_used(self.run)
+        return f"other programs used {used} meanwhile" if used else ""
 
     @property
     def exit_code(self) -> int:
