@@ -14,7 +14,7 @@
 namespace hvd::bench {
 
 RankParts::RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
-                     std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings)
+                     std::shared_ptr<comm::Communicator> communicator, const RankEndings& endings)
     : setup_(setup),
       leave_(endings.stuck.leave),
       options_(options),
@@ -28,7 +28,7 @@ RankParts::RankParts(const Setup& setup, const EngineOptions& options, const com
   }
 }
 
-void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
+void RankParts::open_gpu(const EngineOptions& options, std::shared_ptr<comm::Communicator> communicator,
                          const RankEndings& endings) {
   HVD_ASSERT(gpus_ != nullptr);
   const comm::Topology& topology = communicator->topology();

@@ -38,7 +38,7 @@ class RankParts {
   /// Collective. `gpus` must not be null if `setup` runs on GPUs. `comm`: how `communicator` reduces in host memory.
   /// Errors: those of opening this rank's GPU and of NCCL; the peers get the error's text.
   RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
-            std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings);
+            std::shared_ptr<comm::Communicator> communicator, const RankEndings& endings);
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
@@ -66,7 +66,7 @@ class RankParts {
   [[nodiscard]] RankTrainer make_trainer(int threads);
 
  private:
-  void open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
+  void open_gpu(const EngineOptions& options, std::shared_ptr<comm::Communicator> communicator,
                 const RankEndings& endings);
 
   const Setup& setup_;

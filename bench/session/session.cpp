@@ -219,19 +219,20 @@ Setup setup_of_trial(const Session& session) {
 }
 
 // Makes the world in which a trial runs. It has the deadline of start-up and writes no timeline. Borrows `setup`.
-RankParts parts_of_trial(const Session& session, const Setup& setup, comm::Communicator& communicator) {
+RankParts parts_of_trial(const Session& session, const Setup& setup,
+                         const std::shared_ptr<comm::Communicator>& communicator) {
   EngineOptions options = session.options.engine;
   options.deadline = session.options.startup_deadline;
   options.timeline_filename.clear();
   options.warn = session.observer.warn;
   options.schedule = setup.schedule;
-  return {setup, options, session.options.comm_options, session.gpus, comm::forward_to(communicator), endings(session)};
+  return {setup, options, session.options.comm_options, session.gpus, communicator, endings(session)};
 }
 
 // Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
 // if the command line had contained the chosen settings. This function does not time cuDNN's engines (--tune), but it
 // uses the engines that --tuning-folder keeps.
-void choose_schedule(Session& session, comm::Communicator& communicator) {
+void choose_schedule(Session& session, const std::shared_ptr<comm::Communicator>& communicator) {
   const Setup setup = setup_of_trial(session);
   RankParts parts = parts_of_trial(session, setup, communicator);
   Engine& engine = parts.engine();
@@ -255,14 +256,15 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
     engine.barrier();
   });
   put(session.schedule.setting, session.options.engine, session.options.gpu, session.options.comm_options);
-  communicator.data().choose(session.options.comm_options);
+  communicator->data().choose(session.options.comm_options);
   if (uncapturable) session.options.gpu.schedule.graph = true;  // so that the run reports why it has no graph
   session.setup.gpu = session.options.gpu;
   session.setup.fusion_threshold_bytes = session.options.engine.negotiation.fusion.threshold_bytes;
 }
 
 // Times a step of the session's work in a world of its own, which is destroyed before the run's world is built.
-WorkTrial try_work_apart(const Session& session, comm::Communicator& communicator, const ShortestSession& shortest) {
+WorkTrial try_work_apart(const Session& session, const std::shared_ptr<comm::Communicator>& communicator,
+                         const ShortestSession& shortest) {
   const Setup setup = setup_of_trial(session);
   RankParts parts = parts_of_trial(session, setup, communicator);
   Engine& engine = parts.engine();
@@ -282,7 +284,7 @@ WorkTrial try_work_apart(const Session& session, comm::Communicator& communicato
 
 // Lowers batch and image size until twelve rounds fit. The run then behaves as if the command line had contained the
 // chosen sizes. Each proposal is computed from the time of a larger step, so it is timed before it is taken.
-void choose_size(Session& session, comm::Communicator& communicator) {
+void choose_size(Session& session, const std::shared_ptr<comm::Communicator>& communicator) {
   Setup& setup = session.setup;
   const ShortestSession shortest =
       RoundPlan(setup.device == Device::kCuda, std::nullopt, setup.seed, session.options.num_batches_per_iter)
@@ -310,10 +312,10 @@ void recall_crossovers(Session& session, comm::Communicator& communicator) {
 }
 
 // Runs one rank from start to end. Rank 0 fills `result`.
-void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
+void run_rank(Session session, std::shared_ptr<comm::Communicator> communicator, SessionResult& result) {
   if (session.setup.device != Device::kCuda) recall_crossovers(session, *communicator);
-  if (session.options.fit) choose_size(session, *communicator);
-  if (session.setup.tuning.on) choose_schedule(session, *communicator);
+  if (session.options.fit) choose_size(session, communicator);
+  if (session.setup.tuning.on) choose_schedule(session, communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
   engine_options.warn = session.observer.warn;

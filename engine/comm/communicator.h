@@ -248,10 +248,6 @@ std::unique_ptr<Communicator> make_solo();
 std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
                                                          int ranks_per_node = 0);
 
-/// Returns a Communicator that forwards to `target`: the same rank of the same world. The result must be destroyed
-/// before `target`, and no other code may use `target` until then.
-std::unique_ptr<Communicator> forward_to(Communicator& target);
-
 /// Returns true if this build has MPI.
 bool mpi_available() noexcept;
 

@@ -69,7 +69,7 @@ class DeviceCommunicator final : public Communicator {
  public:
   /// `backend` must be a string literal. `api` gives the library's name and version, and is null without a library.
   /// Call set_plane() before data() and device().
-  DeviceCommunicator(std::string_view backend, std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
+  DeviceCommunicator(std::string_view backend, std::shared_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                      const nccl::Api* api)
       : backend_(backend),
         runtime_(runtime),
@@ -92,7 +92,7 @@ class DeviceCommunicator final : public Communicator {
   const std::string_view backend_;
   gpu::GpuRuntime& runtime_;
   const std::string library_;
-  std::unique_ptr<Communicator> host_;
+  std::shared_ptr<Communicator> host_;
   // The last member, so that the plane is destroyed before the communicator that it borrows.
   std::unique_ptr<DevicePlane> plane_;
 };
@@ -103,7 +103,7 @@ class DeviceCommunicator final : public Communicator {
 /// Errors, with the same text on all ranks: invalid_argument for two ranks on one GPU; mismatch for different NCCL
 /// versions.
 /// Other errors, also sent to the peers: backend, peer_lost, timeout, check_failed, naming this rank and what failed.
-std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
+std::unique_ptr<DeviceCommunicator> make_nccl(std::shared_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline);
 

@@ -15,9 +15,9 @@ namespace hvd::core {
 namespace {
 
 // Change both tags when the layout of a message changes, so that ranks of different versions refuse each other's
-// messages. Earlier versions, without kinds of operation and scale factors, used 0xA1 and 0xA2.
-constexpr std::uint8_t kRequestsTag = 0xA3;
-constexpr std::uint8_t kResponsesTag = 0xA4;
+// messages. Earlier versions, whose ranks could shut down alone, used 0xA1 to 0xA4.
+constexpr std::uint8_t kRequestsTag = 0xA5;
+constexpr std::uint8_t kResponsesTag = 0xA6;
 constexpr std::size_t kMinRequest = 4 + 1 + 1 + 1 + 4;
 // An error names at most this many differing values, so that 512 ranks with 512 shapes still give one readable line.
 constexpr std::size_t kMaxValues = 6;
@@ -88,13 +88,6 @@ bool RankSet::contains(int rank) const {
   return ((words_[static_cast<std::size_t>(rank) / 64] >> (rank % 64)) & 1) != 0;
 }
 
-bool RankSet::contains(const RankSet& others) const {
-  for (std::size_t i = 0; i < words_.size(); ++i) {
-    if ((others.words_[i] & ~words_[i]) != 0) return false;
-  }
-  return true;
-}
-
 RankSet RankSet::complement() const {
   RankSet others(size_);
   for (int rank = 0; rank < size_; ++rank) {
@@ -126,10 +119,9 @@ std::string RankSet::to_text() const {
   return text;
 }
 
-std::vector<std::byte> encode_requests(std::span<const Request* const> requests, bool shutdown) {
+std::vector<std::byte> encode_requests(std::span<const Request* const> requests) {
   WireWriter out;
   out.u8(kRequestsTag);
-  out.u8(shutdown ? 1 : 0);
   out.u32(static_cast<std::uint32_t>(requests.size()));
   for (const Request* request : requests) out.request(*request);
   return out.take();
@@ -138,15 +130,11 @@ std::vector<std::byte> encode_requests(std::span<const Request* const> requests,
 std::vector<Response> decode_responses(std::span<const std::byte> message) {
   WireReader in(message, "the coordinator's answer");
   if (in.u8() != kResponsesTag) in.fail("it is not an answer of this version of the program");
-  std::vector<Response> responses(in.count(1 + kMinRequest));
+  std::vector<Response> responses(in.count(kMinRequest + 4));
   for (Response& response : responses) {
-    const std::uint8_t kind = in.u8();
-    if (kind > static_cast<std::uint8_t>(Response::Kind::kOrphaned)) in.fail("unknown kind " + std::to_string(kind));
-    response.kind = static_cast<Response::Kind>(kind);
     in.request(response.request);
-    if (response.kind != Response::Kind::kAgreed) {
-      response.error = in.text();
-    } else if (response.request.terms.kind == Collective::kAllGather) {
+    response.error = in.text();
+    if (response.error.empty() && response.request.terms.kind == Collective::kAllGather) {
       in.extents(response.rows);
       static_cast<void>(gathered_bytes(response.request, response.rows));
     }
@@ -159,9 +147,6 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
   const std::string what = "the request message of rank " + std::to_string(rank);
   WireReader in(message, what);
   if (in.u8() != kRequestsTag) in.fail("it is not a request message of this version of the program");
-  const std::uint8_t shutdown = in.u8();
-  if (shutdown > 1) in.fail("unknown flag " + std::to_string(shutdown));
-  if (shutdown == 1) stopped_.insert(rank);
   Request request;
   // Most ranks send their requests in the same order. Therefore `guess` is the entry after the previous request's
   // entry; find_or_add() tries it before it hashes the name.
@@ -200,18 +185,9 @@ void Coordinator::join_variant(int rank, Entry& entry, const Request& request) c
   entry.variants.back().ranks.insert(rank);
 }
 
-Response Coordinator::answer(const Entry& entry) const {
-  Response response{Response::Kind::kAgreed, entry.variants.front().request, entry.rows, {}};
-  if (entry.ranks.count() < size_) {
-    RankSet gone(size_);
-    for (const int rank : stopped_.to_vector()) {
-      if (!entry.ranks.contains(rank)) gone.insert(rank);
-    }
-    response.kind = Response::Kind::kOrphaned;
-    response.error =
-        fmt::format("tensor '{}' can never be completed: {} shut down without submitting it; submitted by {}",
-                    entry.name, gone.to_text(), entry.ranks.to_text());
-  } else if (entry.variants.size() > 1) {
+Response Coordinator::answer(const Entry& entry) {
+  Response response{entry.variants.front().request, entry.rows, {}};
+  if (entry.variants.size() > 1) {
     std::vector<DistinctText> kinds;
     std::vector<DistinctText> dtypes;
     std::vector<DistinctText> ops;
@@ -226,7 +202,6 @@ Response Coordinator::answer(const Entry& entry) const {
       append(roots, std::to_string(request.terms.root), ranks);
       append(scales, scale_text(request.terms), ranks);
     }
-    response.kind = Response::Kind::kMismatch;
     response.error = fmt::format("ranks disagree about tensor '{}': {}", entry.name,
                                  describe({{"kind", kinds},
                                            {"type", dtypes},
@@ -235,7 +210,6 @@ Response Coordinator::answer(const Entry& entry) const {
                                            {"root", roots},
                                            {"scale factors", scales}}));
   } else if (response.request.terms.kind == Collective::kAllGather && !countable(response.request, entry.rows)) {
-    response.kind = Response::Kind::kMismatch;
     response.error =
         fmt::format("all_gather '{}': the ranks' rows together are more than 64 bits can count", entry.name);
   }
@@ -249,16 +223,14 @@ std::vector<std::byte> Coordinator::respond() {
   out.u32(0);
   std::uint32_t answered = 0;
   for (auto entry = table_.begin(); entry != table_.end();) {
-    if (entry->ranks.count() < size_ && entry->ranks.contains(stopped_)) {
-      ++entry;  // a rank that has not stopped may still request this tensor
+    if (entry->ranks.count() < size_) {
+      ++entry;
       continue;
     }
     const Response response = answer(*entry);
-    out.u8(static_cast<std::uint8_t>(response.kind));
     out.request(response.request);
-    if (response.kind != Response::Kind::kAgreed) {
-      out.text(response.error);
-    } else if (response.request.terms.kind == Collective::kAllGather) {
+    out.text(response.error);
+    if (response.error.empty() && response.request.terms.kind == Collective::kAllGather) {
       out.extents(response.rows);
     }
     ++answered;

@@ -22,7 +22,6 @@ class RankSet {
   /// Returns false if the set already contains `rank`.
   bool insert(int rank);
   [[nodiscard]] bool contains(int rank) const;
-  [[nodiscard]] bool contains(const RankSet& others) const;
   [[nodiscard]] int count() const { return count_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] RankSet complement() const;
@@ -38,25 +37,19 @@ class RankSet {
 
 /// The coordinator's decision about one tensor.
 struct Response {
-  enum class Kind : std::uint8_t {
-    kAgreed,    ///< all ranks sent matching requests
-    kMismatch,  ///< all ranks sent requests, but they differ: the tensor fails on all ranks
-    kOrphaned,  ///< a rank shut down and sent no request: the tensor fails on the ranks that sent one
-  };
-  Kind kind = Kind::kAgreed;
   Request request;
   std::vector<std::int64_t> rows;  ///< [rank]: the ranks' rows in an agreed all_gather; else empty
-  std::string error;               ///< empty for kAgreed
+  std::string error;               ///< empty if all ranks agree; else the tensor fails on all ranks
 };
 
-/// Encodes the message that every rank sends: the `requests` that it has not sent before, and whether it wants to stop.
-std::vector<std::byte> encode_requests(std::span<const Request* const> requests, bool shutdown);
+/// Encodes the message that every rank sends: the `requests` that it has not sent before.
+std::vector<std::byte> encode_requests(std::span<const Request* const> requests);
 /// Decodes a message of Coordinator::respond(). Errors: invalid_argument if respond() cannot have made `message`.
 std::vector<Response> decode_responses(std::span<const std::byte> message);
 
 class Coordinator {
  public:
-  explicit Coordinator(int size) : size_(size), stopped_(size) {}
+  explicit Coordinator(int size) : size_(size) {}
   Coordinator(const Coordinator&) = delete;  // by_name_ points into table_
   Coordinator& operator=(const Coordinator&) = delete;
 
@@ -88,10 +81,9 @@ class Coordinator {
 
   Table::iterator find_or_add(const Request& request, Table::iterator guess);
   void join_variant(int rank, Entry& entry, const Request& request) const;
-  [[nodiscard]] Response answer(const Entry& entry) const;
+  [[nodiscard]] static Response answer(const Entry& entry);
 
   int size_;
-  RankSet stopped_;
   Table table_;                                                    // in order of first arrival
   std::unordered_map<std::string_view, Table::iterator> by_name_;  // keys point into table_
 };

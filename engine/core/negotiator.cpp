@@ -14,12 +14,10 @@
 namespace hvd::core {
 namespace {
 
-// Bits of word 0 of the exchange. A rank clears the matching kNo... bit if it shuts down, has an uncached tensor or
-// has an invalid entry. The AND over ranks of such a bit is therefore 0 if any rank cleared the bit.
-constexpr std::uint64_t kNoShutdown = 1;
-constexpr std::uint64_t kNoUncached = 2;
-constexpr std::uint64_t kNoInvalid = 4;
-constexpr std::uint64_t kAllShutdown = 8;
+// Bits of word 0 of the exchange. A rank clears the matching kNo... bit if it has an uncached tensor or an invalid
+// entry. The AND over ranks of such a bit is therefore 0 if any rank cleared the bit.
+constexpr std::uint64_t kNoUncached = 1;
+constexpr std::uint64_t kNoInvalid = 2;
 // Word 1 holds the digest and its complement. The words after it hold one bit per cache entry.
 constexpr std::size_t kHeaderWords = 2;
 
@@ -77,12 +75,6 @@ void Negotiator::set_fusion(const FusionOptions& fusion) {
   options_digest_ = digest_of(options_);
 }
 
-void Negotiator::check_open(const std::string& name) const {
-  if (!shutdown_requested_) return;
-  throw Error(Errc::kInvalidArgument,
-              fmt::format("tensor '{}' submitted on rank {} after this rank asked to shut down", name, rank_));
-}
-
 void Negotiator::already_pending(std::string_view name) const {
   throw Error(
       Errc::kInvalidArgument,
@@ -90,7 +82,6 @@ void Negotiator::already_pending(std::string_view name) const {
 }
 
 std::optional<CachedAt> Negotiator::submit(const Request& request, Tag tag) {
-  check_open(request.name);
   request.check();
   if (request.terms.root >= size_) {
     throw Error(Errc::kInvalidArgument, fmt::format("broadcast '{}': root {} is not one of the {} ranks", request.name,
@@ -113,7 +104,6 @@ std::optional<CachedAt> Negotiator::submit(const Request& request, Tag tag) {
 
 bool Negotiator::submit_cached(const CachedAt& at, Tag tag) {
   if (!cache_.holds(at)) return false;
-  if (shutdown_requested_) check_open(std::string(cache_.name(at.bit)));
   if (holds(at.bit)) already_pending(cache_.name(at.bit));
   hold(at.bit, tag, std::nullopt);
   return true;
@@ -173,16 +163,14 @@ std::uint64_t Negotiator::digest() const {
 }
 
 Action Negotiator::begin_cycle() {
-  HVD_ASSERT(phase_ == Phase::kIdle && !finished_);
+  HVD_ASSERT(phase_ == Phase::kIdle);
   phase_ = Phase::kBits;
-  announced_shutdown_ = shutdown_requested_;
   agreed_.clear();
   answered_.clear();
   cache_.forget_erased();
   AllReduceBits exchange{BitOp::kAnd, {}};
   exchange.words.reserve(kHeaderWords + hit_words_.size());
-  exchange.words.push_back((announced_shutdown_ ? kAllShutdown : kNoShutdown) | (to_send_.empty() ? kNoUncached : 0) |
-                           (invalid_count_ == 0 ? kNoInvalid : 0));
+  exchange.words.push_back((to_send_.empty() ? kNoUncached : 0) | (invalid_count_ == 0 ? kNoInvalid : 0));
   exchange.words.push_back(digest());
   exchange.words.insert(exchange.words.end(), hit_words_.begin(), hit_words_.end());
   return exchange;
@@ -197,8 +185,7 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
     if (!cache_.holds(bit)) caches_differ("an invalid bit without an entry");
     forget(bit);
     cache_.erase(bit);
-    // A shutdown also erases valid entries; these do not count as invalidated.
-    if (!any_shutdown_) ++stats_.invalidated;
+    ++stats_.invalidated;
   });
   return after_bits();
 }
@@ -207,24 +194,18 @@ Action Negotiator::on_status(std::span<const std::uint64_t> reduced) {
   if (reduced.size() != kHeaderWords + hit_words_.size()) caches_differ("the number of cache bits differs");
   if (reduced[1] != digest()) caches_differ("the digest differs", Errc::kMismatch);
   const std::uint64_t status = reduced[0];
-  any_shutdown_ = (status & kNoShutdown) == 0;
-  all_shutdown_ = (status & kAllShutdown) != 0;
   const bool any_invalid = (status & kNoInvalid) == 0;
-  coordinate_ = any_shutdown_ || any_invalid || (status & kNoUncached) == 0;
+  coordinate_ = any_invalid || (status & kNoUncached) == 0;
 
   const auto agreed = reduced.subspan(kHeaderWords);
   for (std::size_t i = 0; i < agreed.size(); ++i) {
     if ((agreed[i] & ~hit_words_[i]) != 0) caches_differ("a bit was agreed on that this rank did not set");
   }
   agreed_.assign(agreed.begin(), agreed.end());
-  if ((!any_invalid && !any_shutdown_) || hit_words_.empty()) return after_bits();
+  if (!any_invalid || hit_words_.empty()) return after_bits();
 
   phase_ = Phase::kInvalidBits;
-  AllReduceBits exchange{BitOp::kOr, invalid_words_};
-  if (any_shutdown_) {
-    for (std::size_t i = 0; i < exchange.words.size(); ++i) exchange.words[i] |= hit_words_[i] & ~agreed[i];
-  }
-  return exchange;
+  return AllReduceBits{BitOp::kOr, invalid_words_};
 }
 
 Action Negotiator::after_bits() {
@@ -236,7 +217,7 @@ Action Negotiator::after_bits() {
     pending->sent = true;
     requests.push_back(&pending->request);
   }
-  Gather gather{encode_requests(requests, announced_shutdown_)};
+  Gather gather{encode_requests(requests)};
   to_send_.clear();
   return gather;
 }
@@ -273,8 +254,7 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
   for (Response& response : responses) {
     const auto pending = uncached_.find(response.request.name);
     const bool here = pending != uncached_.end() && pending->second.sent;
-    if (!here && response.kind == Response::Kind::kOrphaned) continue;
-    if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
+    if (!here || (response.error.empty() && !answers(response, pending->second.request))) {
       // Only this rank detects the error. kMismatch would not abort the other ranks.
       throw Error(Errc::kInvalidArgument,
                   fmt::format("rank 0 answered for tensor '{}', which rank {} has not asked for in that form",
@@ -284,7 +264,7 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     const Uncached mine = std::move(pending->second);
     uncached_.erase(pending);
     const std::string_view name = answered_.emplace_back(mine.request.name);
-    if (response.kind != Response::Kind::kAgreed) {
+    if (!response.error.empty()) {
       const Request& told = response.request;  // equal on all ranks
       failed.push_back(
           {{name}, told.dtype, told.op, told.bytes(), std::move(response.error), told.terms, {}, {mine.tag}});
@@ -313,7 +293,7 @@ Action Negotiator::finish(std::vector<Response> responses) {
   hit_words_.resize((cache_.bit_count() + 63) / 64);
   invalid_words_.resize(hit_words_.size());
 
-  CycleDone done{fuse_names(agreed.items, agreed.names, agreed.tags, options_.fusion), all_shutdown_};
+  CycleDone done{fuse_names(agreed.items, agreed.names, agreed.tags, options_.fusion)};
   // Each all_gather is a batch of its own. These batches and agreed.rows are in the same order.
   auto rows = agreed.rows.begin();
   for (Batch& batch : done.batches) {
@@ -327,8 +307,6 @@ Action Negotiator::finish(std::vector<Response> responses) {
   } else {
     ++stats_.fast_cycles;
   }
-  finished_ = all_shutdown_;
-  if (finished_ && has_pending()) caches_differ("shutdown with tensors pending");
   phase_ = Phase::kIdle;
   return done;
 }

@@ -8,19 +8,15 @@
 //       else ─► Gather(requests to rank 0) ─► on_gathered() on rank 0 ─► Broadcast(response) ─► on_broadcast()
 //             ─► CycleDone
 //
-// The status bits are inverted so that one AND tells whether any rank shuts down, has an uncached tensor or has an
-// invalid entry. A rank that submits a cached name with a new shape clears its "my entry is still valid" bit in the
-// same exchange. Without this bit the other ranks would treat the tensor as agreed and wait for ever.
+// The status bits are inverted so that one AND tells whether any rank has an uncached tensor or an invalid entry. A
+// rank that submits a cached name with a new shape clears its "my entry is still valid" bit in the same exchange.
+// Without this bit the other ranks would treat the tensor as agreed and wait for ever.
 //
 // The second word of the exchange holds a digest of options and cache history, and its complement. If these differ
 // between ranks, the AND differs from every rank's word, and the ranks report an error instead of fusing differently.
 //
-// Shutdown: once a rank has announced its shutdown, the OR also includes the bits of every cached tensor that is
-// pending and not agreed, so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted
-// fails on the ranks that have submitted it. The last cycle is the one in which every rank has announced its shutdown.
-//
-// A rank enters a cycle if and only if it has a pending tensor or wants to shut down. While a rank has nothing pending,
-// no tensor can complete, so other ranks may wait for it. Therefore no rank runs idle cycles, and no rank deadlocks.
+// A rank enters a cycle if and only if it has a pending tensor. While a rank has nothing pending, no tensor can
+// complete, so other ranks may wait for it. Therefore no rank runs idle cycles, and no rank deadlocks.
 //
 // One thread owns a Negotiator.
 #pragma once
@@ -57,10 +53,8 @@ struct Broadcast {
 };
 struct CycleDone {
   /// Execute these batches in this order. The list is empty if no tensor is ready on all ranks yet. The list is equal
-  /// on all ranks except for the tags. A tensor that fails because a rank shut down is listed only on the ranks that
-  /// submitted the tensor. The names are valid until the next begin_cycle() or the Negotiator's end.
+  /// on all ranks except for the tags. The names are valid until the next begin_cycle() or the Negotiator's end.
   std::vector<Batch> batches;
-  bool shutdown = false;  ///< all ranks have agreed to stop; there is no further cycle
 };
 using Action = std::variant<AllReduceBits, Gather, Broadcast, CycleDone>;
 
@@ -98,17 +92,13 @@ class Negotiator {
   void set_fusion(const FusionOptions& fusion);
   /// Submits a local tensor that became ready. A tensor submitted during a cycle takes part in the next cycle. Returns
   /// the place of an identical request in the cache, for submit_cached(); nullopt if the cache has no such request.
-  /// Errors: invalid_argument if `request.name` is already pending on this rank, if its shape makes no sense, or
-  /// after request_shutdown().
+  /// Errors: invalid_argument if `request.name` is already pending on this rank, or if its shape makes no sense.
   std::optional<CachedAt> submit(const Request& request, Tag tag = 0);
   /// Submits the request that submit() found in the cache at `at`; takes a few nanoseconds. Returns false, and does
   /// nothing, if the cache has dropped or replaced the entry; call submit() in this case. Errors: those of submit().
   bool submit_cached(const CachedAt& at, Tag tag = 0);
-  /// After this call the rank takes part in cycles until CycleDone::shutdown.
-  void request_shutdown() { shutdown_requested_ = true; }
   [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
   [[nodiscard]] std::size_t pending_count() const { return held_count_ + uncached_.size(); }
-  [[nodiscard]] bool wants_cycle() const { return !finished_ && (has_pending() || shutdown_requested_); }
   /// Makes the next cycle tell rank 0 about every pending tensor, cached or not, so that stalls() on rank 0 can name
   /// the tensor. Call between cycles, after waiting too long. The cache loses the entries of these tensors.
   void report_pending();
@@ -142,7 +132,6 @@ class Negotiator {
   };
 
   [[nodiscard]] std::uint64_t digest() const;
-  void check_open(const std::string& name) const;
   [[noreturn]] void already_pending(std::string_view name) const;
   [[nodiscard]] bool holds(std::size_t bit) const;
   /// Makes the tensor whose name is cached at `bit` pending. `other`: the request if it differs from the cache entry.
@@ -179,14 +168,8 @@ class Negotiator {
   std::unordered_map<std::string, Uncached> uncached_;
   std::vector<Uncached*> to_send_;  // elements of uncached_ that rank 0 does not know yet, oldest first
 
-  bool shutdown_requested_ = false;
-  bool finished_ = false;
-
   // State of the current cycle.
   Phase phase_ = Phase::kIdle;
-  bool announced_shutdown_ = false;  // the value of shutdown_requested_ that this rank sent in this cycle
-  bool any_shutdown_ = false;
-  bool all_shutdown_ = false;
   bool coordinate_ = false;
   std::vector<std::uint64_t> agreed_;  // bits that are set in hit_words_ on all ranks
   std::vector<std::string> answered_;  // names that the batches of the last cycle refer to

@@ -116,7 +116,7 @@ std::string_view name(Schedule schedule) noexcept {
   return "unknown";
 }
 
-Engine::Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog) {
+Engine::Engine(std::shared_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog) {
   if (!communicator) throw Error(Errc::kInvalidArgument, "Engine: no communicator");
   impl_ = std::make_unique<Impl>(std::move(communicator), options, watchdog);
 }

@@ -97,7 +97,7 @@ struct GroupTensor {
 class Engine {
  public:
   /// `watchdog` watches work that its owner runs outside the engine (engine/runtime/watchdog.h); null: none.
-  Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog = nullptr);
+  Engine(std::shared_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog = nullptr);
   /// Waits for work in flight, up to the deadline, and stops the thread. Inside a step, or while an exception unwinds
   /// the stack, the destructor tells the peers at once that this rank leaves.
   ~Engine();

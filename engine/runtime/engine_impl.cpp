@@ -47,7 +47,7 @@ bool reduces(core::Collective kind) {
 
 }  // namespace
 
-Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog)
+Engine::Impl::Impl(std::shared_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog)
     : communicator_(std::move(communicator)),
       options_(options),
       size_(communicator_->topology().size),

@@ -38,7 +38,7 @@ namespace hvd {
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per engine; grouped by owner, not by size
 class Engine::Impl {
  public:
-  Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog);
+  Impl(std::shared_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -88,7 +88,7 @@ class Engine::Impl {
   };
 
   EngineThread thread_;  // the first member, because it is destroyed last
-  const std::unique_ptr<comm::Communicator> communicator_;
+  const std::shared_ptr<comm::Communicator> communicator_;
   EngineOptions options_;  // only the thread uses `deadline`
   const int size_;
   const std::string library_;

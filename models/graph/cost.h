@@ -16,7 +16,7 @@ struct NodeCost {
 NodeCost cost(const Graph& graph, const Node& node, double element_bytes);
 
 /// Returns the multiply-accumulates of the forward pass per image. Counts only convolutions and fully connected layers,
-/// because published GMACs count only these.
+/// because published GMACs count only these, with which the tests compare it.
 double forward_macs_per_image(const Graph& graph);
 
 /// Returns the floating-point operations of all nodes of one step, per image.

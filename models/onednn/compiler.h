@@ -46,7 +46,8 @@ class Compiler {
   /// Returns the place and layout of tensor `id`; empty if, after fusion, no operation computes the tensor. Needs
   /// CompileOptions::keep_tensors.
   [[nodiscard]] TensorView tensor(TensorId id) const;
-  /// Returns true if convolution `forward` uses Winograd's algorithm, which rounds worse than a direct convolution.
+  /// Returns true if convolution `forward` uses Winograd's algorithm, which rounds worse than a direct convolution, so
+  /// that the tests allow it a larger error.
   [[nodiscard]] bool is_winograd(NodeId forward) const;
 
   ~Compiler();

@@ -24,9 +24,9 @@ class LockstepWorld {
   void submit_everywhere(const Request& request) {
     for (Negotiator& rank : ranks_) rank.submit(request);
   }
-  [[nodiscard]] bool all_want_cycle() const {
+  [[nodiscard]] bool all_have_pending() const {
     for (const Negotiator& rank : ranks_) {
-      if (!rank.wants_cycle()) return false;
+      if (!rank.has_pending()) return false;
     }
     return true;
   }

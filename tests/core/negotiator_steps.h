@@ -32,7 +32,7 @@ inline NegotiatorOptions options(std::size_t capacity = 1024, std::size_t thresh
 /// Runs a cycle and expects the same batches on all ranks. Returns the batches as text: "a+b c !d", where "!" marks a
 /// failed batch.
 inline std::string step(LockstepWorld& world) {
-  EXPECT_TRUE(world.all_want_cycle());
+  EXPECT_TRUE(world.all_have_pending());
   const auto done = world.cycle();
   for (const CycleDone& other : done) EXPECT_EQ(other.batches, done.front().batches);
   std::string text;

@@ -32,7 +32,7 @@ TEST(Negotiator, FirstThroughTheCoordinatorThenByBitsAlone) {
     EXPECT_EQ(world[rank].stats().cycles, 3U);
     EXPECT_EQ(world[rank].stats().coordinated, 1U);
     EXPECT_EQ(world[rank].stats().fast_cycles, 2U);
-    EXPECT_FALSE(world[rank].wants_cycle());
+    EXPECT_FALSE(world[rank].has_pending());
   }
 }
 
@@ -77,7 +77,7 @@ TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
   EXPECT_EQ(world[0].stats().coordinated, 2U);
   world[1].submit(tensor("b"));
   EXPECT_EQ(step(world), "b");
-  EXPECT_FALSE(world[0].wants_cycle());
+  EXPECT_FALSE(world[0].has_pending());
   world[0].submit(tensor("c"));  // rank 1 sent its request for c three cycles ago and never again
   EXPECT_EQ(step(world), "c");
 }
@@ -111,9 +111,6 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   EXPECT_FALSE(world[1].submit_cached(at[1]));
   at[1] = world[1].submit(tensor("c")).value();
   step(world);
-  world[1].request_shutdown();
-  EXPECT_EQ(error_of([&] { world[1].submit_cached(at[1]); }),
-            "invalid_argument: tensor 'c' submitted on rank 1 after this rank asked to shut down");
 }
 
 TEST(Negotiator, TagsComeBackToEachRank) {
@@ -262,52 +259,6 @@ TEST(Negotiator, OneRankAlone) {
   world[0].submit(tensor("a"));
   world[0].submit(tensor("b"));
   EXPECT_EQ(step(world), "a+b");
-  world[0].request_shutdown();
-  EXPECT_TRUE(world.cycle()[0].shutdown);
-}
-
-TEST(Negotiator, ShutdownEndsWhenAllAskedAndWhatIsPendingStillCompletes) {
-  LockstepWorld world(2, options());
-  world.submit_everywhere(tensor("a"));
-  EXPECT_EQ(step(world), "a");
-  world.submit_everywhere(tensor("a"));
-  world[0].submit(tensor("b"));
-  world[0].request_shutdown();
-  auto done = world.cycle();
-  EXPECT_FALSE(done[0].shutdown);
-  EXPECT_EQ(done[0].batches, done[1].batches);
-  ASSERT_EQ(done[0].batches.size(), 1U);  // tensor a; rank 1 has not shut down and may still submit b
-  world[1].submit(tensor("b"));
-  world[1].request_shutdown();
-  done = world.cycle();
-  ASSERT_EQ(done[1].batches.size(), 1U);
-  EXPECT_EQ(done[1].batches[0].error, "");
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(done[rank].shutdown);
-    EXPECT_FALSE(world[rank].wants_cycle());
-  }
-  EXPECT_THROW(world[0].begin_cycle(), std::logic_error);
-}
-
-TEST(Negotiator, WhatAStoppedRankHasNotSubmittedFailsOnTheRanksThatHoldIt) {
-  LockstepWorld world(3, options());
-  for (const char* name : {"cached", "other"}) world.submit_everywhere(tensor(name));
-  EXPECT_EQ(step(world), "cached+other");
-  world[0].submit(tensor("cached"));
-  world[0].submit(tensor("fresh"));
-  world[1].submit(tensor("fresh"));
-  world[2].request_shutdown();
-  const auto done = world.cycle();
-  ASSERT_EQ(done[0].batches.size(), 2U);
-  EXPECT_EQ(done[0].batches[0].names, std::vector<std::string_view>{"fresh"});
-  EXPECT_EQ(done[0].batches[0].error,
-            "tensor 'fresh' can never be completed: rank 2 shut down without submitting it; submitted by ranks 0-1");
-  EXPECT_EQ(done[0].batches[1].error,
-            "tensor 'cached' can never be completed: rank 2 shut down without submitting it; submitted by rank 0");
-  ASSERT_EQ(done[1].batches.size(), 1U);
-  EXPECT_EQ(done[1].batches[0], done[0].batches[0]);
-  EXPECT_TRUE(done[2].batches.empty());
-  EXPECT_FALSE(world[0].has_pending());
 }
 
 TEST(Negotiator, StallsNameTheMissingRanksOnceRankZeroWasTold) {

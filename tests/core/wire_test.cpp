@@ -130,7 +130,7 @@ TEST(Coordinator, ARootThatIsNoRankIsCorrupt) {
   Coordinator coordinator(2);
   const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}, {Collective::kBroadcast, 2}};
   const Request* const requests[] = {&a};
-  EXPECT_THROW(coordinator.add(1, encode_requests(requests, false)), Error);
+  EXPECT_THROW(coordinator.add(1, encode_requests(requests)), Error);
 }
 
 Message some_requests() {
@@ -140,7 +140,7 @@ Message some_requests() {
   const Request d{"d", DataType::kF64, ReduceOp::kSum, {1, 3, 2, 2, 2}, {Collective::kGroupedAllReduce, 0, 0.5, 3}};
   const Request e{"e", DataType::kU8, ReduceOp::kSum, {}, {Collective::kBroadcast, 1}};
   const Request* const all[] = {&a, &b, &c, &d, &e};
-  return encode_requests(all, true);
+  return encode_requests(all);
 }
 
 Message some_responses() {
@@ -152,8 +152,8 @@ Message some_responses() {
   Coordinator coordinator(2);
   const Request* const first[] = {&a, &b, &c};
   const Request* const second[] = {&b, &c2, &a2};
-  coordinator.add(0, encode_requests(first, false));
-  coordinator.add(1, encode_requests(second, false));
+  coordinator.add(0, encode_requests(first));
+  coordinator.add(1, encode_requests(second));
   return coordinator.respond();
 }
 
@@ -207,17 +207,17 @@ TEST(Fuzz, GradientLists) {
   fuzz(bytes, 13, [](const Message& message) { deserialize_gradients(message); });
 }
 
-/// Messages of earlier versions began with 0xA1 or 0xA2. Requests in those messages had neither kind nor scale factors.
+/// Messages of earlier versions began with 0xA1 to 0xA4.
 TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
   const auto told = [](Message message, std::uint8_t tag, const auto& read) {
     message.front() = std::byte{tag};
     return error_of([&] { read(message); });
   };
   Coordinator coordinator(2);
-  const std::string request = told(some_requests(), 0xA1, [&](const Message& message) { coordinator.add(1, message); });
+  const std::string request = told(some_requests(), 0xA3, [&](const Message& message) { coordinator.add(1, message); });
   EXPECT_NE(request.find("of rank 1"), std::string::npos) << request;
   EXPECT_NE(request.find("of this version of the program"), std::string::npos) << request;
-  const std::string answer = told(some_responses(), 0xA2, [](const Message& message) { decode_responses(message); });
+  const std::string answer = told(some_responses(), 0xA4, [](const Message& message) { decode_responses(message); });
   EXPECT_NE(answer.find("of this version of the program"), std::string::npos) << answer;
 }
 
@@ -225,9 +225,9 @@ TEST(Coordinator, ARepeatedRequestNamesTheRank) {
   Coordinator coordinator(2);
   const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}};
   const Request* const once[] = {&a};
-  coordinator.add(1, encode_requests(once, false));
+  coordinator.add(1, encode_requests(once));
   expect_error(Errc::kInvalidArgument, {"of rank 1", "repeats tensor 'a'"},
-               [&] { coordinator.add(1, encode_requests(once, false)); });
+               [&] { coordinator.add(1, encode_requests(once)); });
 }
 
 TEST(RankSet, PrintsRanges) {

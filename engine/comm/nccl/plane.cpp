@@ -347,7 +347,7 @@ std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
                      runtime.label());
 }
 
-std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
+std::unique_ptr<DeviceCommunicator> make_nccl(std::shared_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline) {
   nccl::check_world(*host, runtime, api.get(), options, deadline);

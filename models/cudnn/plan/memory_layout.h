@@ -53,6 +53,7 @@ MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType com
 
 /// Returns, by value, the number of the last group that touches the value's root or a slice of the root (Placement).
 /// The number is -1 for values outside scratch, which are needed to the end, and for values that no group touches.
+/// The tests' interpreter erases values by these lifetimes, which lay_out() also uses, and so proves them.
 std::vector<int> last_readers(const Program& program);
 
 }  // namespace hvd::models::cudnn
