@@ -25,6 +25,12 @@ class JsonWriter {
     raw(key, value ? json_number(*value) : "null");
   }
 
+  /// `value` must be JSON.
+  void raw(std::string_view key, std::string_view value) {
+    begin(key);
+    out_ += value;
+  }
+
   template <class Fill>
   void object(std::string_view key, Fill fill) {
     nest(key, '{', '}', fill);
@@ -37,10 +43,6 @@ class JsonWriter {
   void element(int value) { raw({}, std::to_string(value)); }
 
  private:
-  void raw(std::string_view key, std::string_view value) {
-    begin(key);
-    out_ += value;
-  }
   void begin(std::string_view key) {
     if (!first_) out_ += ',';
     first_ = false;

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/coll/columns.h"
 #include "bench/store/result_store.h"
-#include "bench/store/run_writer.h"
 #include "bench/store/sqlite_handle.h"
 #include "bench/tune/crossovers.h"
 #include "engine/base/hash.h"
@@ -78,42 +78,15 @@ class RecordWriter {
  private:
   void write_cell(RowWriter& writer, std::size_t seq) {
     const CellResult& cell = result_.cells[seq];
-    const Problem& problem = cell.cell.problem;
     const Variant& variant = options_.variants[static_cast<std::size_t>(cell.cell.variant)];
-    const bool timed = cell.seconds.value > 0;
-    const Estimate seconds = timed ? cell.seconds : Estimate{kNoInterval, kNoInterval, kNoInterval};  // NaN: NULL
-    writer.write({{"session_uuid", record_.session_uuid},
-                  {"seq", seq},
-                  {"operation", name(problem.collective)},
-                  {"type", nccl_name(problem.type)},
-                  {"reduction", reduction_name(problem)},
-                  {"bytes", cell.bytes},
-                  {"count", problem.count},
-                  {"root", root_of(problem)},
-                  {"in_place", problem.in_place},
-                  {"ragged", problem.ragged},
-                  {"side", variant.name},
-                  {"algorithm", comm::name(variant.comm.algorithm)},
-                  {"data_plane", cell.plane},
-                  {"registered", variant.registered},
-                  {"samples", cell.samples},
-                  {"operations_per_sample", cell.batch},
-                  {"seconds", seconds.value},
-                  {"seconds_low", seconds.low},
-                  {"seconds_high", seconds.high},
-                  {"transfer_seconds", cell.transfer},
-                  {"skew_seconds", cell.skew},
-                  {"last_rank", cell.last_rank},
-                  {"last_rank_share", cell.last_share},
-                  {"algorithm_bytes_per_second", cell.algorithm_rate},
-                  {"bus_bytes_per_second", cell.bus_rate},
-                  {"bound", timed ? cell.bound : std::nullopt},
-                  {"ratio", part(cell.ratio, &Estimate::value)},
-                  {"ratio_low", part(cell.ratio, &Estimate::low)},
-                  {"ratio_high", part(cell.ratio, &Estimate::high)},
-                  {"wrong", cell.wrong},
-                  {"settled", cell.settled},
-                  {"stop_reason", cell.stop_reason}});
+    std::vector<Column> row{{"session_uuid", record_.session_uuid},
+                            {"seq", seq},
+                            {"algorithm", comm::name(variant.comm.algorithm)},
+                            {"registered", variant.registered}};
+    for (const CellColumn& column : cell_columns()) {
+      if (!column.stored.empty()) row.push_back({column.stored, column.value(result_, cell)});
+    }
+    writer.write(row);
   }
 
   void write_samples(RowWriter& writer, std::size_t seq) {

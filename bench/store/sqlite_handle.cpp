@@ -135,7 +135,7 @@ std::int64_t Statement::integer() {
   return sqlite3_column_int64(handle_.get(), 0);
 }
 
-void RowWriter::write(std::initializer_list<Column> columns) {
+void RowWriter::write(std::span<const Column> columns) {
   if (!statement_) {
     std::string names, values, changes, comma;
     std::size_t number = 0;

@@ -112,7 +112,8 @@ class RowWriter {
   /// other columns of that row, if they differ. With 0, a stored key is an error.
   RowWriter(Database& database, std::string table, std::size_t key = 0)
       : database_(database), table_(std::move(table)), key_(key) {}
-  void write(std::initializer_list<Column> columns);
+  void write(std::span<const Column> columns);
+  void write(std::initializer_list<Column> columns) { write(std::span(columns.begin(), columns.size())); }
 
  private:
   Database& database_;

@@ -7,13 +7,11 @@
 #include <optional>
 #include <vector>
 
+#include "bench/coll/columns.h"
 #include "bench/coll/options.h"
 #include "bench/coll/result.h"
 
 namespace hvd::bench::coll {
-
-inline constexpr double kMicro = 1e6;
-inline constexpr double kGiga = 1e-9;
 
 /// The two cells of one row: [0] out of place, [1] in place; null if the session has no such cell.
 using Row = std::array<const CellResult*, 2>;

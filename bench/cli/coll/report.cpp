@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
 #include "bench/cli/coll/figures.h"
 #include "bench/cli/json_writer.h"
+#include "bench/coll/columns.h"
 #include "bench/measure/median.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
@@ -135,29 +136,21 @@ std::string graph_line(const CollOptions& options) {
 /// Returns microseconds; nothing for an operation that took less time than the clock can tell.
 std::optional<double> clocked(double seconds) { return seconds > 0 ? std::optional(seconds * kMicro) : std::nullopt; }
 
-void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
+/// Returns the value as JSON; "null" if it is unknown.
+std::string json_text(const Value& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value.held)) return std::to_string(*whole);
+  if (const auto* number = std::get_if<double>(&value.held)) return json_number(*number);
+  if (const auto* text = std::get_if<std::string_view>(&value.held)) return json_string(*text);
+  return "null";
+}
+
+void write_form(JsonWriter& row, std::string_view key, const CollResult& result, const CellResult* cell) {
   if (!measured(cell)) return row.null(key);
   row.object(key, [&](JsonWriter& form) {
-    const std::optional<double> unknown;
-    const bool interval = cell->seconds.has_interval();
-    form.number("time", clocked(cell->seconds.value));
-    form.number("alg_bw", cell->algorithm_rate * kGiga);
-    form.number("bus_bw", cell->bus_rate * kGiga);
-    form.number("nwrong", cell->wrong ? std::optional(static_cast<double>(*cell->wrong)) : unknown);
-    form.number("time_low", interval ? std::optional(cell->seconds.low * kMicro) : unknown);
-    form.number("time_high", interval ? std::optional(cell->seconds.high * kMicro) : unknown);
-    form.number("transfer_time", cell->transfer * kMicro);
-    form.number("skew", cell->skew * kMicro);
-    form.integer("last_rank", cell->last_rank);
-    form.number("last_rank_share", cell->last_share);
-    form.number("bound", cell->bound);
-    form.number("ratio", cell->ratio ? std::optional(cell->ratio->value) : unknown);
-    form.number("ratio_low", cell->ratio ? std::optional(cell->ratio->low) : unknown);
-    form.number("ratio_high", cell->ratio ? std::optional(cell->ratio->high) : unknown);
-    form.integer("samples", static_cast<std::int64_t>(cell->samples));
-    form.integer("operations_per_sample", static_cast<std::int64_t>(cell->batch));
+    for (const CellColumn& column : cell_columns()) {
+      if (!column.json.empty()) form.raw(column.json, json_text(column.shown(result, *cell)));
+    }
     form.truth("settled", cell->settled);
-    form.text("stop_reason", cell->stop_reason);
   });
 }
 
@@ -189,9 +182,9 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     out.text("type", nccl_name(problem.type));
     out.text("redop", reduction_name(problem));
     out.text("root", std::to_string(root_of(problem)));
-    write_form(out, "out_of_place", row[0]);
+    write_form(out, "out_of_place", result, row[0]);
     write_spread(out, "out_of_place_per_iter", row[0]);
-    write_form(out, "in_place", row[1]);
+    write_form(out, "in_place", result, row[1]);
     write_spread(out, "in_place_per_iter", row[1]);
     std::size_t operations = 0;  // of the in-place cell if measured; nccl-tests has one field for both cells
     for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
@@ -259,14 +252,15 @@ void write_steps(JsonWriter& top, const CollOptions& options, const CollResult& 
   });
 }
 
-/// Quotes a CSV field that may contain a comma or a quotation mark.
-std::string quoted(const std::string& text) {
+/// Returns the value as a field of CSV; empty if it is unknown.
+std::string csv_field(const Value& value) {
+  const auto* text = std::get_if<std::string_view>(&value.held);
+  if (text == nullptr) return json_text(value) == "null" ? "" : json_text(value);
+  if (text->find_first_of(",\"\n\r") == std::string_view::npos) return std::string(*text);
   std::string field = "\"";
-  for (const char character : text) field.append(character == '"' ? 2 : 1, character);
+  for (const char character : *text) field.append(character == '"' ? 2 : 1, character);
   return field + "\"";
 }
-
-std::string csv_number(std::optional<double> value) { return value ? json_number(*value) : std::string(); }
 
 }  // namespace
 
@@ -333,52 +327,18 @@ std::string json(const CollOptions& options, const CollResult& result, const std
 }
 
 std::string csv(const CollResult& result) {
-  std::string text =
-      "collective,variant,data_plane,size,count,type,redop,in_place,ragged,time_us,time_low_us,time_high_us,time_min_"
-      "us,"
-      "time_max_us,time_p99_us,cv_pct,transfer_us,skew_us,last_rank,last_rank_share,algbw,busbw,bound,ratio,ratio_low,"
-      "ratio_high,wrong,samples,operations_per_sample,"
-      "stop_reason\n";
+  std::vector<CellColumn> columns;
+  std::copy_if(cell_columns().begin(), cell_columns().end(), std::back_inserter(columns),
+               [](const CellColumn& column) { return !column.csv.empty(); });
+  std::string text;
+  for (const CellColumn& column : columns) text.append(text.empty() ? "" : ",").append(column.csv);
   for (const CellResult& cell : result.cells) {
     if (cell.samples == 0) continue;
-    const Problem& problem = cell.cell.problem;
-    const bool interval = cell.seconds.has_interval();
-    const auto time = [&](double seconds) { return csv_number(seconds * kMicro); };
-    const std::array<std::string, 30> fields{
-        std::string(name(problem.collective)),
-        result.variants[static_cast<std::size_t>(cell.cell.variant)],
-        quoted(cell.plane),
-        std::to_string(cell.bytes),
-        std::to_string(problem.count),
-        std::string(nccl_name(problem.type)),
-        std::string(reduction_name(problem)),
-        problem.in_place ? "1" : "0",
-        problem.ragged ? "1" : "0",
-        csv_number(clocked(cell.seconds.value)),
-        interval ? time(cell.seconds.low) : "",
-        interval ? time(cell.seconds.high) : "",
-        csv_number(clocked(cell.spread.minimum)),
-        csv_number(clocked(cell.spread.maximum)),
-        csv_number(clocked(cell.spread.percentile_99)),
-        csv_number(100 * cell.spread.variation()),
-        time(cell.transfer),
-        time(cell.skew),
-        std::to_string(cell.last_rank),
-        csv_number(cell.last_share),
-        csv_number(cell.algorithm_rate * kGiga),
-        csv_number(cell.bus_rate * kGiga),
-        csv_number(cell.bound),
-        csv_number(cell.ratio ? std::optional(cell.ratio->value) : std::nullopt),
-        csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->low) : std::nullopt),
-        csv_number(cell.ratio && cell.ratio->has_interval() ? std::optional(cell.ratio->high) : std::nullopt),
-        cell.wrong ? std::to_string(*cell.wrong) : "",
-        std::to_string(cell.samples),
-        std::to_string(cell.batch),
-        quoted(cell.stop_reason)};
-    for (std::size_t i = 0; i < fields.size(); ++i) text.append(i > 0 ? "," : "").append(fields[i]);
-    text += "\n";
+    std::string line;
+    for (const CellColumn& column : columns) line.append(",").append(csv_field(column.shown(result, cell)));
+    text.append("\n").append(line.substr(1));
   }
-  return text;
+  return text + "\n";
 }
 
 }  // namespace hvd::bench::coll
