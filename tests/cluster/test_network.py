@@ -1,4 +1,4 @@
-"""Tests the formula of scripts/network_bench, and runs one small case on a real shaped network."""
+"""Tests the formula of tests/testbed/network_bench, and runs one small case on a real shaped network."""
 
 import json
 import os
@@ -10,12 +10,12 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "cli")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("scripts", "tests/testbed", "tests/cli")]
 
 from hvnet.formula import PAYLOAD_SHARE, Link, Work, expected, queue_end, replay_text, ring_seconds  # noqa: E402
 from program import HANG, PROGRAM, environment, eventually, processes_of  # noqa: E402
 
-BENCH = str(ROOT / "scripts" / "network_bench")
+BENCH = str(ROOT / "tests" / "testbed" / "network_bench")
 SKIPPED = 3
 
 

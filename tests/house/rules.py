@@ -33,7 +33,6 @@ ARROWS = {
     "bench/coll": ("bench/tune",),
     "bench/cli": ("bench/session", "bench/coll"),
     "bench/micro": ("engine/runtime", "models/cudnn/run"),
-    "bench/net": (),
     "bench/peers": ("engine/comm", "bench/measure"),
 }
 # Headers that no file of a folder may include, not even through other headers. `coll` has options of its own.

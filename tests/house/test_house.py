@@ -44,8 +44,9 @@ class RepositoryTest(unittest.TestCase):
     def test_python_modules_import_along_the_arrows(self) -> None:
         modules = {}
         for name in repository_files():
-            if name.startswith("scripts/") and name.endswith(".py"):
-                dotted = name.removeprefix("scripts/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            if name.startswith(("scripts/", "tests/testbed/")) and name.endswith(".py"):
+                below = name.removeprefix("scripts/").removeprefix("tests/testbed/")
+                dotted = below.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
                 modules[dotted] = (ROOT / name).read_text(encoding="utf-8")
         self.assertIn("hvdb.read.store", modules)
         violations = rules.check_python(modules)

@@ -20,6 +20,7 @@ from synthetic_store import REPOSITORY
 from hvdb.cli import main
 
 SCRIPTS = REPOSITORY / "scripts"
+TESTBED = REPOSITORY / "tests" / "testbed"
 
 
 def execute(*words: object, code: int | None = None, **options: object) -> subprocess.CompletedProcess[str]:

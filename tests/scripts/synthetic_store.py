@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "scripts"))
+sys.path[:0] = [str(REPOSITORY / "scripts"), str(REPOSITORY / "tests" / "testbed")]
 
 from hvdb.read import store, untrusted, values  # noqa: E402  (the path must be set first)
 

@@ -17,8 +17,8 @@ from synthetic_store import REPOSITORY
 
 from hvdb.commands import table
 from hvnet import __main__ as network_bench
-from hvnet import validate
 from maintain.peerbench import collectives, torch_peers
+from validation import __main__ as validate_prediction
 
 HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "results/README.md", "plots/README.md")]
@@ -27,7 +27,7 @@ PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 INLINE = re.compile(r"`([^`]+)`")
-PROGRAM = re.compile(r"(scripts/[a-z_/]+|hvdb|(?:build/\w+/bin/)?hvd_bench)")
+PROGRAM = re.compile(r"((?:scripts|tests/testbed)/[a-z_/]+|hvdb|(?:build/\w+/bin/)?hvd_bench)")
 LAUNCHERS = ("mpirun", "srun")
 LACKS = re.compile("is required|are required|give one of them|required [A-Z]+ missing|needs both|the value is missing")
 SHELL_SCRIPTS = ("build", "install_deps", "quickstart", "test", "maintain/benchmarks")
@@ -69,10 +69,10 @@ def refusal(program: str, words: Sequence[str]) -> str:
                 collectives.parser().parse_args(words[1:])
             elif script == "maintain/peers" and words:
                 torch_peers.parse(words[0], words[1:])
-            elif script == "network_bench":
+            elif script == "tests/testbed/network_bench":
                 network_bench._arguments(list(words))
-            elif script == "validate_prediction":
-                validate._arguments(list(words))
+            elif script == "tests/testbed/validate_prediction":
+                validate_prediction.parser().parse_args(words)
             elif script in table.COMMANDS:
                 table.module(script).parser().parse_args(words)
             elif script != "maintain/peers":
@@ -113,4 +113,5 @@ class DocumentedCommandsTest(unittest.TestCase):
         self.assertEqual(list(command_lines(page)), lines)
         self.assertIn("--nonesuch", refusal("scripts/ranks", ["a.db", "--nonesuch"]))
         self.assertIn("no such script", refusal("scripts/bench_nothing", []))
+        self.assertIn("no such script", refusal("scripts/network_bench", []))
         self.assertIn("--nonesuch", refusal("scripts/build", ["--nonesuch"]))

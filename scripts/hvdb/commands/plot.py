@@ -1,5 +1,4 @@
-"""hvdb plot: draws figures of scaling, of the loss of efficiency (a waterfall), of per-layer profiles and of the
-validation of predictions."""
+"""hvdb plot: draws figures of scaling, of the loss of efficiency (a waterfall) and of per-layer profiles."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hvdb.base import printable
-from hvdb.base.errors import EXIT_GOOD, HvdbError
+from hvdb.base.errors import EXIT_GOOD
 from hvdb.commands import add_figures, draw, new_parser, selection
 from hvdb.read import layer_profile, predictions, published
 
@@ -16,35 +15,25 @@ from hvdb.read import layer_profile, predictions, published
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     made = new_parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
-    selection.add_options(made, stores="*")
+    selection.add_options(made)
     add_figures(made, Path("plots"), "folder to write to (default: plots)")
     made.add_argument("--no-published", action="store_true", help="leave the published points out")
     selection.add_predicted(made)
-    of_validation = "record of validate_prediction: draws predicted against measured step times; several: in one figure"
-    made.add_argument("--validation", type=Path, action="append", default=[], metavar="FILE", help=of_validation)
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Draws the figures, prints their paths and returns the exit code."""
-    from hvdb.show import plot_profile, plot_scaling, plot_validation, plot_waterfall  # matplotlib is slow to import
+    from hvdb.show import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
 
     forms = arguments.format or ["png"]
     predicted = list(map(predictions.read, arguments.predicted))
-    figures: list = []
-    if arguments.validation:
-        held_out = list(map(predictions.read_validation, arguments.validation))
-        figures += [(plot_validation.draw, (held_out, arguments.out / f"validation.{form}")) for form in forms]
-    if not arguments.stores:
-        if not figures or predicted:
-            raise HvdbError("name a STORE: only --validation draws without one")
-        draw(figures)
-        return EXIT_GOOD
     stored, chosen, cells = selection.choose(arguments)
     traced = [run for run in stored if run.operations and (not arguments.model or run.model in arguments.model)]
     explained = [run for run in chosen.runs if "efficiency" in run.decomposition]
     if not layer_profile.newest(traced):
         selection.require_cells(cells, chosen)
+    figures: list = []
     points = [] if arguments.no_published else published.load()
     for form in forms:
         if cells:

@@ -14,12 +14,9 @@ from hvdb.judge import efficiency
 from hvdb.read import coll_results, runs
 
 
-def add_options(parser: argparse.ArgumentParser, stores: str = "+") -> None:
-    """Adds the argument STORE... and the options that select runs. choose() reads the options.
-
-    stores: "*" if the command can do without a store.
-    """
-    parser.add_argument("stores", nargs=stores, type=Path, metavar="STORE", help="result store (.db, or .partial)")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument STORE... and the options that select runs. choose() reads the options."""
+    parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
     add_kinds(parser)
     add_several(parser, "--model", "only this network")
     exactly = "exactly these runs, of one kind (start of the UUID); nothing is filtered"

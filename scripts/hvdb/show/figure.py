@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")  # because compute nodes have no display
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -89,10 +90,14 @@ def log2_ranks_axis(axes: Axes, highest: int) -> None:
 def log_rate_axis(axes: Axes) -> None:
     """Makes the y axis a logarithmic axis (base 10) of images per second, labelled with numbers without exponents."""
     axes.set_yscale("log", base=10)
-    low, high = axes.dataLim.intervaly
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5) if high < 50 * low else (1,)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    round_log_ticks(axes.yaxis, *axes.dataLim.intervaly)
+
+
+def round_log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Gives a logarithmic axis (base 10) with data from `low` to `high` ticks at round numbers without exponents."""
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 3, 5) if high < 50 * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str], others: str = "") -> Path:

@@ -8,7 +8,6 @@ from unittest import mock
 
 import predicted as made
 from html_check import Page
-from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
 from harness import FolderTest, call
@@ -16,7 +15,7 @@ from synthetic_store import SessionSpec, make
 
 from hvdb.judge import efficiency
 from hvdb.read import predictions, runs
-from hvdb.show import figure, plot_scaling, plot_validation, predicted
+from hvdb.show import figure, plot_scaling, predicted
 
 TITLE = "PREDICTED, not measured: ResNet-50, fp32, 8 images a step, static, cpu"
 
@@ -102,71 +101,6 @@ class PlotTest(ShownTest):
             self.assertNotRegex(out + err, CONTROLS)
         call("report", *words, "-o", self.folder / "r.html", code=0)
         self.assertEqual(Page((self.folder / "r.html").read_text(encoding="utf-8")).faults(), [])
-
-
-class ValidationPlotTest(ShownTest):
-    def cell(self, measured: float, kind: str = "calibrated", **changes: Any) -> dict[str, Any]:
-        spans = {"step_seconds": measured, "low": 0.99 * measured, "high": 1.01 * measured}
-        usual = {"block": 3, "kind": kind, "ranks": 8, "options": "--bucket-mb 1", "rate_mbit": 100, "latency_us": 1000}
-        usual |= {"predicted": made.band(0.2, 0.02), "measured": spans, "trivial": {"linear": 0.3, "flat": 0.1}}
-        return usual | changes
-
-    def write_cells(self, *cells: dict[str, Any]) -> Path:
-        return self.write({"format": "hvdb-validation", "version": 1, "cells": list(cells)})
-
-    def test_points_bands_and_what_lies_outside(self) -> None:
-        cells = [self.cell(0.2), self.cell(0.219), self.cell(0.25), self.cell(0.4, "beyond", trivial={"other": 0.4})]
-        read = predictions.read_validation(self.write_cells(*cells))
-        self.assertEqual([cell.is_inside for cell in read.cells], [True, True, False, False])
-        calibrated = "2 of 3 in the band; median error 8.7 %\nbest guess from the session alone: median error 37.0 %"
-        self.assertEqual(plot_validation.summary(read.cells[:3]), calibrated)
-        fig = self.drawn(lambda path: plot_validation.draw([read], path))
-        self.assertEqual([len(axes.lines) for axes in fig.axes], [3 + 1, 1 + 1], "cells, and the diagonal")
-        self.assertEqual(fig.axes[0].texts[0].get_text(), calibrated)
-        self.assertEqual(fig.axes[0].get_ylabel(), "PREDICTED step, ms")
-        self.assertEqual(fig.axes[0].get_title("left").strip(), "8 nodes, on which training was measured before")
-
-    def test_the_cells_of_several_records_share_a_figure(self) -> None:
-        one = predictions.read_validation(self.write_cells(self.cell(0.2), self.cell(0.219)))
-        other = predictions.read_validation(self.write_cells(self.cell(0.25, rate_mbit=200, ranks=6)))
-        fig = self.drawn(lambda path: plot_validation.draw([one, other], path))
-        self.assertEqual(len(fig.axes[0].lines), 3 + 1, "cells, and the diagonal")
-        self.assertTrue(fig.axes[0].get_title("left").startswith("6 and 8 nodes"))
-        lines = fig.axes[0].texts[0].get_text().splitlines()
-        self.assertTrue(lines[0].startswith("2 of 3 in the band"))
-        self.assertEqual(lines[2], "at 100, 200 Mbit/s: 2 of 2, 0 of 1")
-
-    def test_an_axis_has_about_four_ticks(self) -> None:
-        self.assertEqual(plot_validation.ticks(130, 690), [150, 200, 300, 500])
-        self.assertEqual(plot_validation.ticks(9, 400), [10, 30, 100, 300])
-        self.assertEqual(plot_validation.ticks(0.5, 2000), [1, 10, 100, 1000])
-        self.assertIn(len(plot_validation.ticks(100, 121)), (3, 4, 5, 6))
-
-    def test_the_command_needs_no_store(self) -> None:
-        self.write_cells(self.cell(0.2))
-        _, out, _ = call("plot", "--validation", self.file, "--out", self.folder, code=0)
-        self.assertEqual(out.split(), [str(self.folder / "validation.png")])
-        description = Image.open(self.folder / "validation.png").text["Description"]
-        self.assertIn(predictions.read_validation(self.file).sha256, description)
-        for words in ((), ("--validation", self.file, "--predicted", self.file)):
-            self.assertIn("plot: ", call("plot", *words, "--out", self.folder, code=2)[2])
-
-    def test_refused(self) -> None:
-        cases = {
-            "no cells": [],
-            "the kind of a cell is none of calibrated, beyond": [self.cell(0.2, "other")],
-            "measured has not low <= middle <= high": [
-                self.cell(0.2) | {"measured": {"step_seconds": 0.2, "low": 0.3, "high": 0.4}}
-            ],
-            "a trivial prediction is not a number above 0": [self.cell(0.2, trivial={"flat": -1})],
-            "rate_mbit is not a number": [self.cell(0.2, rate_mbit=None)],
-            "cells is not a list of at most 10000": [1] * 10_001,
-        }
-        for text, cells in cases.items():
-            with self.subTest(text):
-                self.write_cells(*cells)
-                _, _, err = call("plot", "--validation", self.file, "--out", self.folder, code=2)
-                self.assertIn(f"{self.file}: not a record of validate_prediction: {text}", err)
 
 
 class ReportTest(ShownTest):

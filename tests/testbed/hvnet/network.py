@@ -3,7 +3,7 @@
 Everything is inside one outer set of namespaces (network, mount, PID), which this program enters first. When the first
 process in the outer set ends, the kernel removes all namespaces. Nothing outside changes.
 
-tc-tbf on both ends of every link limits the rate. For latency the switch is delay_switch (bench/net) instead of a
+tc-tbf on both ends of every link limits the rate. For latency the switch is delay_switch.cpp instead of a
 bridge, because many kernels do not have sch_netem.
 """
 

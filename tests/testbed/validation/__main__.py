@@ -8,9 +8,12 @@ compute is a recorded step whose times are slept.
 compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and five
 sessions are measured, four other schedules predicted and then measured.
 
-published: looks back at the published points of results/published.csv (hvdb.predict.published). Takes no FOLDER.
+published: looks back at the published points of results/published.csv (validation/lookback.py).
 
-A block that is in the record already is not measured again, so the command goes on where it was stopped.
+plot: draws predicted against measured step times of one or several records in one figure, validation.png.
+
+network and compute keep their record in FOLDER/cells.json. A block that is in the record already is not measured again,
+so the command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -30,19 +33,19 @@ from typing import Any
 import numpy as np
 
 from hvdb import commands
-from hvdb.base import edge, whole_file
+from hvdb.base import data, edge, whole_file
 from hvdb.base.errors import EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
-from hvdb.predict import judge, published
+from hvdb.predict import judge
 from hvdb.read import predictions, runs
 from hvnet import network
 from hvnet.formula import Link, ring_seconds
 from hvnet.measure import calibrate
 from hvnet.network import Network, Wiring
+from validation import lookback
 
-_ROOT = Path(__file__).resolve().parents[2]
-_PROFILES = _ROOT / "results/recorded/2026-11-22-h200-second/replay"
+_ROOT = Path(__file__).resolve().parents[3]
 _NOISE = _ROOT / "results/recorded/2026-11-24-collectives/efficiency.db"  # compute times of ResNet-101 on two ranks
 # 25 Mbit/s replaces 200, of which 25 of 48 runs lay inside: results/recorded/2026-11-26-prediction has both.
 RATES, LATENCIES, SHARES = (50.0, 100.0, 25.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
@@ -201,7 +204,7 @@ class NetworkMeasurement(Measurement):
         self.latency = 0.0  # of the idle link, in seconds
 
     def run(self) -> list[dict[str, Any]]:
-        recorded = (_PROFILES / f"{self.block.profile}-fp16.txt").read_text(encoding="utf-8")
+        recorded = (lookback.PROFILES / f"{self.block.profile}-fp16.txt").read_text(encoding="utf-8")
         self.profile.write_text(replay_text(recorded, self.block, recorded_noise()), encoding="utf-8")
         for nodes in CALIBRATED:
             self._calibrate(nodes)
@@ -333,28 +336,54 @@ def _read(record: Path, part: str) -> dict[str, Any]:
     return document
 
 
-def _arguments(argv: list[str]) -> argparse.Namespace:
-    made = commands.new_parser(
-        "validate_prediction", __doc__ or "", "exit codes: 0 good, 2 usage or I/O, 3 not possible here"
-    )
-    made.add_argument("part", choices=("network", "compute", "published"), help="what is predicted")
-    made.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="of the record; made if it does not exist")
-    whole = commands.number(lambda n: n > 0, "{} is no number of blocks", int)
-    made.add_argument("--blocks", type=whole, default=BLOCKS, metavar="N", help="measure the first N only")
-    made.add_argument(
-        "--bench", type=Path, default=os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench"
-    )
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    codes = "exit codes: 0 good, 2 usage or I/O, 3 not possible here"
+    made = commands.new_parser("validate_prediction", __doc__ or "", codes)
+    made.prog = "tests/testbed/validate_prediction"
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    return made.parse_args(argv)
+    parts = made.add_subparsers(dest="part", required=True)
+    usual = os.environ.get("HVD_BENCH") or data.hvd_bench()
+    blocks = commands.number(lambda n: n > 0, "{} is no number of blocks", int)
+    for name, what in (
+        ("network", "predicts and measures on a shaped network"),
+        ("compute", "predicts and measures real training"),
+        ("published", "looks back at published points"),
+    ):
+        part = parts.add_parser(name, help=what)
+        by = "hvd_bench (default HVD_BENCH or build/release/bin/hvd_bench)"
+        part.add_argument("--bench", type=Path, default=usual, help=by)
+        if name != "published":
+            part.add_argument("folder", type=Path, metavar="FOLDER", help="of the record; made if it does not exist")
+            part.add_argument("--blocks", type=blocks, default=BLOCKS, metavar="N", help="measure the first N only")
+    figure = parts.add_parser("plot", help="draws records")
+    figure.add_argument("files", type=Path, nargs="+", metavar="FILE", help="cells.json of a record")
+    commands.add_figures(figure, Path("plots"), "folder to write to (default: plots)")
+    return made
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from validation import plot  # matplotlib is slow to import
+
+    records = list(map(predictions.read_validation, arguments.files))
+    forms = arguments.format or ["png"]
+    commands.draw([(plot.draw, (records, arguments.out / f"validation.{form}")) for form in forms])
+    return EXIT_GOOD
+
+
+def main(argv: list[str]) -> int:
+    """Runs the program. Returns the exit code. An error becomes one line on standard error."""
+    return edge.run("validate_prediction", lambda: _main(argv))
 
 
 def _main(argv: list[str]) -> int:
-    arguments = _arguments(argv)
+    arguments = parser().parse_args(argv)
+    if arguments.part == "plot":
+        return _plot(arguments)
     bench = Path(arguments.bench).resolve()
     if arguments.part == "published":
-        return published.main(bench)
-    if not arguments.folder:
-        raise HvdbError("name the FOLDER of the record")
+        return lookback.main(bench)
     folder = arguments.folder.resolve()
     on_network = arguments.part == "network"
     if on_network and not arguments.inside:
@@ -362,7 +391,7 @@ def _main(argv: list[str]) -> int:
             print(f"validate_prediction: skipped: {reason}", file=sys.stderr)
             return EXIT_INCONCLUSIVE
         folder.mkdir(parents=True, exist_ok=True)
-        return network.enter([sys.executable, "-B", "-m", "hvnet.validate", "--inside", *argv])
+        return network.enter([sys.executable, "-B", "-m", "validation", "--inside", *argv])
     folder.mkdir(parents=True, exist_ok=True)
     scratch = network.prepare() if on_network else folder
 
@@ -400,4 +429,4 @@ def _main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(edge.run("validate_prediction", lambda: _main(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

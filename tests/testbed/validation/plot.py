@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from hvdb.read.predictions import KINDS, HeldOut, Validation
 from hvdb.show import figure
@@ -20,8 +18,6 @@ TITLES = {
     "beyond": "{} nodes, more than were measured before",
     "compute": "{} ranks of one machine, real training",
 }
-TICKS = 4  # at least so many on each axis
-_LEADING = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))  # digits of the ticks of a logarithmic axis, coarse first
 WIDTH, HEIGHT = 5.2, 5.6  # of a panel and of the figure, in inches
 INSIDE = {"marker": "o", "color": figure.BLUE, "markersize": 4.5}
 OUTSIDE = {"marker": "s", "color": figure.VERMILION, "markersize": 5.5, "markerfacecolor": "white"}
@@ -50,16 +46,6 @@ def summary(cells: Sequence[HeldOut]) -> str:
     return "\n".join(lines)
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Returns about four round numbers from `low` to `high` for a logarithmic axis."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in _LEADING:
-        made = [tick for e in exponents for digit in digits if low <= (tick := digit * 10.0**e) <= high]
-        if len(made) >= TICKS:
-            return made
-    return [tick for tick in map(float, MaxNLocator(TICKS).tick_values(low, high)) if low <= tick <= high]
-
-
 def _panel(axes: Axes, cells: Sequence[HeldOut]) -> None:
     for cell in cells:
         style = INSIDE if cell.is_inside else OUTSIDE
@@ -73,9 +59,7 @@ def _panel(axes: Axes, cells: Sequence[HeldOut]) -> None:
     axes.plot(reach, reach, linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=reach, ylim=reach, xlabel="measured step, ms")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(FixedLocator(ticks(*reach)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        figure.round_log_ticks(axis, *reach)
 
 
 def draw(validations: Sequence[Validation], path: Path) -> Path:

@@ -48,7 +48,7 @@ NOISE_LEVELS = 10  # draws of one level share a text
 BASELINE = "roce25-1gpu"  # of points that name none
 FEWEST_STEPS, RANK_STEPS = 5, 1280  # simulated in a draw: 5, or until all ranks together have made 1280
 COPY = 2 / 732e9  # seconds: each byte is read and written. Source: NVIDIA's data sheet of the P100 (732 GB/s)
-PROFILES = "results/recorded/2026-11-22-h200-second/replay"
+PROFILES = Path(__file__).resolve().parents[3] / "results/recorded/2026-11-22-h200-second/replay"
 
 Draws = dict[str, np.ndarray]  # parameter -> its value in each draw
 
@@ -202,6 +202,6 @@ def report(program: Path, profiles: Path, file: Path, draws: int, seed: int) -> 
 
 def main(program: Path) -> int:
     """Prints the report. Returns the exit code. Errors: HvdbError."""
-    for line in report(program, Path(data.CHECKOUT or ".") / PROFILES, data.PUBLISHED, DRAWS, seed=1):
+    for line in report(program, PROFILES, data.PUBLISHED, DRAWS, seed=1):
         edge.tell("validate_prediction", line)
     return EXIT_GOOD

@@ -5,7 +5,7 @@ beside the times of the ring formula, with the ratio. The communication is real.
 two cores are enough for eight nodes.
 
 With `-- PROGRAM ARGUMENT ...`, runs PROGRAM instead, under mpirun on every node of each network. The word {bench} is
-replaced by hvd_bench: scripts/network_bench --nodes 4 --rate-mbit 1000 -- {bench} coll --find-crossovers
+replaced by hvd_bench: tests/testbed/network_bench --nodes 4 --rate-mbit 1000 -- {bench} coll --find-crossovers
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from hvdb.base import edge
+from hvdb.base import data, edge
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, StoreError
 from hvdb.commands import number
 from hvdb.read import store
@@ -29,7 +29,6 @@ from hvnet.formula import PAYLOAD_SHARE, Expected, Link, Work, expected
 from hvnet.measure import Calibration, Measured, calibrate, run
 from hvnet.network import Network, Wiring
 
-_ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
 # Range of a link's rate and latency. Calibrating a link outside this range takes minutes (hvnet.probe).
 _MBIT = (0.5, 1e5)
@@ -64,7 +63,7 @@ def _algorithms(text: str) -> list[str]:
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/network_bench", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="tests/testbed/network_bench", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     counts = _list_of(_number(2, _MAX_NODES))
@@ -91,7 +90,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     if split < len(argv) and not arguments.command:
         parser.error("name a program behind --")
     if arguments.bench is None:
-        arguments.bench = Path(os.environ.get("HVD_BENCH") or _ROOT / "build/release/bin/hvd_bench")
+        arguments.bench = Path(os.environ.get("HVD_BENCH") or data.hvd_bench())
     if arguments.mib * _MIB / arguments.buckets < 4096:
         parser.error("--mib must be at least 4 KiB for each of the --buckets")
     arguments.bench = Path(os.path.realpath(arguments.bench))  # Path.resolve() raises if a link names itself

@@ -1,4 +1,4 @@
-"""scripts/validate_prediction: the blocks, the replayed steps and the summary. Its measurements need minutes."""
+"""validate_prediction: the blocks, the replayed steps and the summary. Its measurements need minutes."""
 
 import json
 import unittest
@@ -6,13 +6,14 @@ from collections import Counter
 
 import numpy as np
 
-from harness import SCRIPTS, FolderTest, execute
+from harness import TESTBED, FolderTest, execute
 from synthetic_store import SessionSpec, make
 
 from hvdb.predict import profile
 from hvdb.read import runs
-from hvnet import validate
-from hvnet.validate import BLOCKS, Block
+from validation import __main__ as validate
+from validation import lookback
+from validation.__main__ import BLOCKS, Block
 
 
 class BlockTest(FolderTest):
@@ -43,7 +44,7 @@ class BlockTest(FolderTest):
         self.assertAlmostEqual(np.median(noise), 1, 1)
         for number in (0, 4, 11, 23):
             block = Block(number)
-            recorded = (validate._PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
+            recorded = (lookback.PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
             file = self.folder / "a.replay"
             file.write_text(validate.replay_text(recorded, block, noise), encoding="utf-8")
             made = profile.read(file)
@@ -93,13 +94,14 @@ class ProgramCommitTest(FolderTest):
 class CommandTest(FolderTest):
     def test_a_damaged_record_is_one_line(self) -> None:
         (self.folder / "cells.json").write_text(json.dumps({"format": "other"}), encoding="utf-8")
-        done = execute(SCRIPTS / "validate_prediction", "compute", self.folder, code=2)
+        done = execute(TESTBED / "validate_prediction", "compute", self.folder, code=2)
         self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertIn("cells.json: not a record of validate_prediction", done.stderr)
 
     def test_a_folder_is_needed(self) -> None:
         for part in ("network", "compute"):
-            self.assertIn("name the FOLDER", execute(SCRIPTS / "validate_prediction", part, code=2).stderr)
+            done = execute(TESTBED / "validate_prediction", part, code=2)
+            self.assertIn("the following arguments are required: FOLDER", done.stderr)
 
 
 if __name__ == "__main__":

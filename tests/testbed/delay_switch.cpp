@@ -2,9 +2,8 @@
 // without sch_netem. Creates TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints
 // "ready", and forwards until it is killed. Every frame leaves at least DELAY_US after it arrived. Each output port
 // sends no faster than RATE_MBIT (0: no limit): frames for the port wait in its queue, and no frame is lost. A second
-// limit, which scripts/network_bench sets at each sender (tc tbf), slows the sender's TCP down. Frames of up to 64 KiB
-// pass unsplit (segmentation offload). The program has one thread. scripts/network_bench runs it inside its own
-// namespaces.
+// limit, which hvnet/network.py sets at each sender (tc tbf), slows the sender's TCP down. Frames of up to 64 KiB pass
+// unsplit (segmentation offload). The program has one thread. hvnet/network.py runs it inside its own namespaces.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>

@@ -15,8 +15,8 @@ from harness import FolderTest
 
 from hvdb.base import data
 from hvdb.base.errors import HvdbError
-from hvdb.predict import published as lookback
 from hvdb.read import published
+from validation import lookback
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 ELEMENTS = 1 << 20  # of a gradient
