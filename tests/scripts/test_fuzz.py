@@ -23,7 +23,7 @@ from limits import HANG, slowness
 
 from harness import SCRIPTS, SharedFolderTest, call
 
-from hvdb.base import strict_json
+from hvdb.base import record
 from hvdb.base.errors import StoreError
 from hvdb.read import runs
 from hvdb.show import figure
@@ -138,7 +138,7 @@ class Fuzz(SharedFolderTest):
             raise Finding(f"in the HTML report: {faults[:5]}")
         if codes["export"][0] == 0:
             for line in exported[1].read_text(encoding="ascii").splitlines():
-                strict_json.load(line, len(line))
+                record.json_object(line, len(line))
             prometheus_text.parse(exported[0].read_text(encoding="utf-8"))
         if codes["merge"][0] == 0:
             try:

@@ -19,8 +19,9 @@ sys.path.append(str(REPOSITORY / "tests" / "scripts"))
 
 from limits import HANG, slowness  # noqa: E402
 
-from hvdb.campaign import fields, plan, site, spec  # noqa: E402  (the path must be set first)
-from hvdb.campaign.errors import CampaignError  # noqa: E402
+from hvdb.base import record  # noqa: E402  (the path must be set first)
+from hvdb.base.errors import HvdbError  # noqa: E402
+from hvdb.campaign import plan, site, spec  # noqa: E402
 from hvdb.campaign.layout import Layout  # noqa: E402
 from hvdb.cli import main  # noqa: E402
 
@@ -38,7 +39,9 @@ batch_size = 4
 def spec_of(text: str = MINIMAL, **more: str) -> spec.Spec:
     """Reads a spec from the TOML `text`, after the top-level keys `more`, whose values are TOML."""
     head = "".join(f"{key} = {value}\n" for key, value in more.items())
-    return spec.from_data(fields.parse(head + text, "spec.toml"), "spec.toml")
+    with record.faults_of("spec.toml"):
+        data = record.toml(head + text)
+    return spec.from_data(data, "spec.toml")
 
 
 def site_of(name: str = "slurm-4gpu", *assignments: str) -> site.Site:
@@ -50,10 +53,10 @@ def plan_of(study: spec.Spec | None = None, machine: site.Site | None = None) ->
 
 
 def fault(act: object, *arguments: object) -> str:
-    """Returns the text of the CampaignError that `act(*arguments)` must raise. The text must be one line."""
+    """Returns the text of the HvdbError that `act(*arguments)` must raise. The text must be one line."""
     try:
         act(*arguments)  # type: ignore[operator]
-    except CampaignError as error:
+    except HvdbError as error:
         text = str(error)
         assert "\n" not in text, f"not one line: {text}"
         return text

@@ -111,7 +111,7 @@ class DamagedTest(HereTest):
         self.generate()
         manifest = self.folder / "campaign.json"
         whole = json.loads(manifest.read_text(encoding="utf-8"))
-        changes = ({"jobs": [3]}, {"submit": {}}, {"jobs": [{**whole["jobs"][0], "cells": 3}]})
+        changes = ({"jobs": [3]}, {"submit": {}}, {"name": 3}, {"jobs": [{**whole["jobs"][0], "cells": 3}]})
         for text in ('{"format": 1}', "[" * 100_000, *(json.dumps(whole | change) for change in changes)):
             with self.subTest(text[:20]):
                 manifest.write_text(text, encoding="utf-8")

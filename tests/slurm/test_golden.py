@@ -46,9 +46,9 @@ def scripts() -> dict[str, str]:
 
 
 def _data(name: str) -> dict:
-    from hvdb.campaign import fields
+    from hvdb.base import record
 
-    return fields.load(GOLDEN / name)
+    return record.document(GOLDEN / name)
 
 
 class GoldenTest(unittest.TestCase):

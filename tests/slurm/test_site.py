@@ -55,9 +55,9 @@ class SiteTest(unittest.TestCase):
             ("node.cores=many", "node.cores: 'many' is not a whole number"),
             ("submit=3", "submit: 3 is not a table"),
             ("walltime.margin=1e308", r"walltime.margin: 1e\+308 is not a number from 1 to 1e\+06"),
-            ("walltime.margin=1" + "0" * 400, "walltime.margin: '10+' is not a number"),
-            ("node.cores=" + "1" * 5000, "node.cores: '1+' is not a whole number"),
-            ("node.cores=" + "[" * 3000, r"node.cores: '\[+' is not a whole number"),
+            ("walltime.margin=1" + "0" * 400, "walltime.margin: a number of 1329 bits is not a number from 1"),
+            ("node.cores=" + "1" * 5000, "node.cores: '1+...1+' is not a whole number"),
+            ("node.cores=" + "[" * 3000, r"node.cores: '\[+...\[+' is not a whole number"),
             ("node.cores=2", "node.cores: node.ranks_per_node: 4 ranks, but a node has 2 cores"),
             ("scheduler=none", "scheduler: submit.array: needs a scheduler"),
         ):
@@ -103,8 +103,11 @@ class SiteTest(unittest.TestCase):
             ('base = "slurm-4gpu"\n[walltime]\nmargin = 0.5', "margin: 0.5 is not a number from 1"),
             ('base = "slurm-4gpu"\n[submit]\nby = "mail"', "'mail' is not one of argument, stdin"),
             ('base = "slurm-4gpu"\n[submit]\ncommand = []', "submit.command: is empty"),
-            ('base = "slurm-4gpu"\n[submit]\nextra = ["a\\nb"]', "submit.extra: holds a line break"),
-            ('base = "slurm-4gpu"\n[program.environment]\n"A B" = "1"', "program.environment.A B: is not the name of"),
+            ('base = "slurm-4gpu"\n[submit]\nextra = ["a\\nb"]', "submit.extra[1]: 'a\\nb' is not a text of one line"),
+            (
+                'base = "slurm-4gpu"\n[program.environment]\n"A B" = "1"',
+                "program.environment: 'A B' is not the name of",
+            ),
             ('base = "slurm-4gpu"\n[program.environment]\nHOROVOD_TIMELINE = "x"', "HOROVOD_TIMELINE: would trace"),
             ('base = "slurm"\n[submit]\nkeep_variables = ["HOROVOD_TIMELINE"]', "HOROVOD_TIMELINE would trace every"),
             ('base = "slurm"\n[submit]\nkeep_variables = ["A=b"]', "'A=b' is not the name of an environment variable"),
@@ -114,10 +117,6 @@ class SiteTest(unittest.TestCase):
             ('base = "laptop"\n[submit]\narray = true', "submit.array: needs a scheduler"),
             ('base = "frontier"', "site 'frontier': there is no such site; known: laptop, slurm"),
             ("base = 3", "base: 3 is not a string"),
-            (
-                f'base = "slurm"\n[walltime]\nmargin = 1{"0" * 400}',
-                "walltime.margin: a whole number has 64 bits at most",
-            ),
             ('base = "slurm"\n[walltime]\nstartup_seconds = inf', "startup_seconds: inf is not a number from 0 to"),
         ]
         for text, pattern in cases:

@@ -83,13 +83,13 @@ class PlotTest(FolderTest):
     def test_refused(self) -> None:
         cases = {
             "no cells": [],
-            "the kind of a cell is none of calibrated, beyond": [self.cell(0.2, "other")],
-            "measured has not low <= middle <= high": [
+            "cells[1].kind: 'other' is not one of calibrated, beyond": [self.cell(0.2, "other")],
+            "cells[1].measured: has not low <= middle <= high": [
                 self.cell(0.2) | {"measured": {"step_seconds": 0.2, "low": 0.3, "high": 0.4}}
             ],
-            "a trivial prediction is not a number above 0": [self.cell(0.2, trivial={"flat": -1})],
-            "rate_mbit is not a number": [self.cell(0.2, rate_mbit=None)],
-            "cells is not a list of at most 10000": [1] * 10_001,
+            "cells[1].trivial.flat: -1 is not a number above 0": [self.cell(0.2, trivial={"flat": -1})],
+            "cells[1].rate_mbit: None is not a number": [self.cell(0.2, rate_mbit=None)],
+            "cells: [1, 1, 1, 1, 1, 1, ...] is not a list of at most 10000": [1] * 10_001,
         }
         for text, cells in cases.items():
             with self.subTest(text):

@@ -6,10 +6,19 @@ The rows of results/options.json say which these are.
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
-from hvdb.base import option_rows
-from hvdb.campaign.fields import Table, nearest
+from hvdb.base import option_rows, record
+from hvdb.base.record import From, Malformed
 
+
+def _scalar(value: object) -> object:
+    if type(value) not in (str, int, float, bool):
+        raise Malformed("takes a string, a number, or true")
+    return value
+
+
+Scalar = Annotated[str | int | float | bool, From(object, _scalar)]
 MODELS = {name: name for name in ("inception3", "resnet50", "resnet101", "vgg16")} | {"inception_v3": "inception3"}
 _ROWS = option_rows.of_training()
 DTYPES, ALLREDUCE_DTYPES, SCHEDULES, DEVICES = (
@@ -34,43 +43,42 @@ DEFAULT_MAX_TIME_SECONDS = 300  # of the option --max-time of hvd_bench
 NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
-def read(table: Table) -> tuple[tuple[str, str], ...]:
+def read(options: dict[str, Scalar]) -> tuple[tuple[str, str], ...]:
     """Returns the spec's [options] as (name, value), in the order of the spec. A flag has the value "".
 
-    Errors: CampaignError for an option that hvd_bench does not have, for an option that the campaign decides, and for
-    an impossible value.
+    Errors: Malformed for an option that hvd_bench does not have, for an option that the campaign decides, and for an
+    impossible value.
     """
     found: dict[str, str] = {}
     seen: dict[str, str] = {}
-    for key, value in table.scalars().items():
+    for key, value in options.items():
         name = key.replace("_", "-").removeprefix("--")
         row = _ROWS.get(name)
         if row is None:
-            known = tuple(name for name, row in _ROWS.items() if row["campaign"])
-            raise table.fail(key, f"hvd_bench has no such option{nearest(name, known)}")
+            known = [name for name, row in _ROWS.items() if row["campaign"]]
+            raise Malformed(f"hvd_bench has no such option{record.nearest(name, known)}", key)
         if not row["campaign"]:
-            raise table.fail(key, f"a campaign takes this from {row['decided_by'] or 'nothing'}; leave it out here")
+            raise Malformed(f"a campaign takes this from {row['decided_by'] or 'nothing'}; leave it out here", key)
         flag = row["value"] == ""
         if flag != isinstance(value, bool):
             wanted = "is a flag: give true, or leave it out" if flag else "takes a value"
-            raise table.fail(key, f"--{name} {wanted}")
+            raise Malformed(f"--{name} {wanted}", key)
         if name in seen:
-            raise table.fail(key, f"is --{name}, as {seen[name]} is; give one of them")
+            raise Malformed(f"is --{name}, as {seen[name]} is; give one of them", key)
         seen[name] = key
         if not flag:
-            found[name] = _value(table, key, name, str(value))
+            found[name] = _value(key, name, str(value))
         elif value:
             found[name] = ""
-    table.close()
     return tuple(found.items())
 
 
-def _value(table: Table, key: str, name: str, text: str) -> str:
+def _value(key: str, name: str, text: str) -> str:
     if not text:
-        raise table.fail(key, "is empty; give a value, or leave it out")
+        raise Malformed("is empty; give a value, or leave it out", key)
     if text.startswith("--"):
-        raise table.fail(key, f"{text!r} begins like an option; --{name} takes a value")
+        raise Malformed(f"{text!r} begins like an option; --{name} takes a value", key)
     low, high = _ROWS["max-time"]["low"], _ROWS["max-time"]["high"]
     if name == "max-time" and not (re.fullmatch(NUMBER, text) and low <= float(text) <= high):
-        raise table.fail(key, f"{text!r} is not a number of seconds from {low:.10g} to {high:.10g}")
+        raise Malformed(f"{text!r} is not a number of seconds from {low:.10g} to {high:.10g}", key)
     return text

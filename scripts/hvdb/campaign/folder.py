@@ -9,10 +9,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hvdb.base import locks, whole_file
+from hvdb.base import locks, record, whole_file
 from hvdb.base.data import called
+from hvdb.base.record import From, Malformed
 from hvdb.campaign import script
 from hvdb.campaign.cell import Cell
 from hvdb.campaign.errors import CampaignError
@@ -26,13 +27,21 @@ PROGRAM = called("campaign")
 
 @dataclass(frozen=True)
 class CellEntry:
-    """One cell in the manifest. seconds: the longest time that the cell may take."""
+    """One cell. seconds: the longest time that the cell may take. The manifest has the values alone, as a list."""
 
     hash: str
     role: str
     ranks: int
     what: str  # "vgg16 batch 64 fp32 static", for a person
     seconds: float
+
+
+def _cells(given: dict[str, list[list[object]]]) -> dict[int, tuple[CellEntry, ...]]:
+    names = [one.name for one in dataclasses.fields(CellEntry)]
+    return {
+        int(repetition): tuple(record.read(CellEntry, dict(zip(names, cell, strict=True))) for cell in cells)
+        for repetition, cells in given.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class JobEntry:
     nodes: int
     walltime_seconds: int
     gate: bool
-    cells: dict[int, tuple[CellEntry, ...]]
+    cells: Annotated[dict[int, tuple[CellEntry, ...]], From(dict[str, list[list[object]]], _cells)]
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class Manifest:
     submit: Submit
     spec_hash: str
     job_prefix: str
+    folder: str
     layout: Layout
     jobs: tuple[JobEntry, ...]
 
@@ -165,29 +175,18 @@ def read(folder: Path) -> Manifest:
     folder = resolved(folder)
     path = folder / "campaign.json"
     data = _load(path)
+    if isinstance(submit := data.get("submit"), dict):
+        submit.setdefault("keep_variables", [])  # older folders have no such field
     try:
-        return _manifest(data, folder)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CampaignError(f"{path}: damaged ({error!r}); run {PROGRAM} generate again") from None
-
-
-def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
-    if data["folder"] != str(folder):
+        made = record.read(Manifest, data, others=True, layout=Layout(folder))
+    except Malformed as fault:
+        raise CampaignError(f"{path}: damaged ({fault}); run {PROGRAM} generate again") from None
+    if made.folder != str(folder):
         raise CampaignError(
-            f"{folder}: was generated as {data['folder']}, and its scripts write there; generate it again here "
+            f"{folder}: was generated as {made.folder}, and its scripts write there; generate it again here "
             "(what its stores hold counts)"
         )
-    jobs = []
-    for job in data["jobs"]:
-        cells = {int(r): tuple(CellEntry(*cell) for cell in cells) for r, cells in job["cells"].items()}
-        jobs.append(JobEntry(**{**job, "cells": cells}))
-    submit = {key: tuple(value) if isinstance(value, list) else value for key, value in data["submit"].items()}
-    return Manifest(
-        **{key: data[key] for key in ("name", "site", "scheduler", "spec_hash", "job_prefix")},
-        submit=Submit(**submit),
-        layout=Layout(folder),
-        jobs=tuple(jobs),
-    )
+    return made
 
 
 @contextlib.contextmanager

@@ -7,17 +7,37 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from hvdb.base import record
 from hvdb.base.data import SITES
+from hvdb.base.record import LINE, SEVERAL, From, Malformed, Range, Text, Words
 from hvdb.campaign import bench_options
+from hvdb.campaign.bench_options import Scalar
 from hvdb.campaign.canonical import digest
 from hvdb.campaign.errors import CampaignError
-from hvdb.campaign.fields import Table, document, load, nearest
 
 SCHEDULERS = ("slurm", "lsf", "none")
 MAX_BASES = 8
 TRACES = "would trace every cell, and no table takes traced runs; leave it out"
+Line = Annotated[str, LINE]
+Lines = tuple[Line, ...]
+Variable = Annotated[str, Text(pattern=r"[A-Za-z_][A-Za-z0-9_]*", means="the name of an environment variable")]
+Seconds = Annotated[float, Range(0, 1e6)]
+
+
+def _environment(variables: dict[str, Scalar]) -> dict[str, str]:
+    if bench_options.TRACE_VARIABLE in variables:
+        raise Malformed(TRACES, bench_options.TRACE_VARIABLE)
+    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in variables.items()}
+
+
+def _duration(text: str) -> int:
+    """Returns the seconds of a text HH:MM:SS. Errors: ValueError."""
+    match = re.fullmatch(r"(\d{1,3}):([0-5]\d):([0-5]\d)", text)
+    if not match or not (seconds := 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3])):
+        raise record.refused(text, "a time of the form HH:MM:SS")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -26,73 +46,106 @@ class Node:
 
     cores: int
     gpus: int
-    ranks_per_node: tuple[int, ...]  # allowed values; the first value is the default
+    ranks_per_node: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], SEVERAL]  # allowed; the first is the default
     limit: int  # maximum nodes of one job; 0: no limit
+
+    def __post_init__(self) -> None:
+        for ranks in self.ranks_per_node:
+            if self.gpus and ranks > self.gpus:
+                raise Malformed(f"{ranks} ranks, but a node has {self.gpus} GPUs, one per rank", "ranks_per_node")
+            if self.cores and ranks > self.cores:
+                raise Malformed(f"{ranks} ranks, but a node has {self.cores} cores", "ranks_per_node")
 
 
 @dataclass(frozen=True)
 class Program:
     """The program to run, and the environment that it needs."""
 
-    hvd_bench: str
-    device: str
-    modules: tuple[str, ...]
-    setup: tuple[str, ...]
-    environment: dict[str, str]
+    hvd_bench: Annotated[str, Text(pattern=".+", means="the path of the program")]
+    device: Annotated[str, Words(bench_options.DEVICES)]
+    modules: Lines
+    setup: Lines
+    environment: Annotated[dict[str, str], From(dict[Variable, Scalar], _environment)]
 
 
 @dataclass(frozen=True)
 class Submit:
     """How to submit a job, and what the job requests. Fields with empty texts give no directive."""
 
-    command: tuple[str, ...]
-    by: str  # how the script is passed: argument or stdin
-    account: str
-    partition: str
-    qos: str
-    constraint: str
-    reservation: str
+    command: Lines
+    by: Annotated[str, Words(("argument", "stdin"))]  # how the script is passed
+    account: Line
+    partition: Line
+    qos: Line
+    constraint: Line
+    reservation: Line
     exclusive: bool
     array: bool
     array_limit: int
     requeue: bool
-    extra: tuple[str, ...]
-    keep_variables: tuple[str, ...] = ()  # the default is for folders that were generated without this field
+    extra: Lines
+    keep_variables: tuple[Variable, ...]
+
+    def __post_init__(self) -> None:
+        if bench_options.TRACE_VARIABLE in self.keep_variables:
+            raise Malformed(f"{bench_options.TRACE_VARIABLE} {TRACES}", "keep_variables")
 
 
 @dataclass(frozen=True)
 class Launch:
     """How to start ranks inside a job."""
 
-    command: tuple[str, ...]
-    options: tuple[str, ...]
-    binding: tuple[str, ...]
+    command: Lines
+    options: Lines
+    binding: Lines
     cores_per_rank: int
-    resource_sets: str  # for jsrun: one resource set per node, or one resource set per rank
+    resource_sets: Annotated[str, Words(("node", "rank"))]  # for jsrun: what has a resource set of its own
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise Malformed("is empty; name the program that starts ranks, say srun, jsrun or mpirun", "command")
 
 
 @dataclass(frozen=True)
 class Walltime:
     """Limits and estimates of walltimes, in seconds. `margin` is a factor on the estimated time."""
 
-    maximum: int
+    maximum: Annotated[int, From(str, _duration)]
     warning_seconds: int
-    startup_seconds: float
-    startup_seconds_per_rank: float
-    margin: float
+    startup_seconds: Seconds
+    startup_seconds_per_rank: Seconds
+    margin: Annotated[float, Range(1, 1e6)]
 
 
 @dataclass(frozen=True)
 class Site:
     """One machine. The fields match the site's TOML file (docs/campaigns.md) after its bases were merged into it."""
 
-    name: str
-    scheduler: str
+    name: Annotated[str, Text(pattern=r"[\w.-]{1,60}", means="a name of letters, digits, dots and hyphens")]
+    scheduler: Annotated[str, Words(SCHEDULERS)]
     node: Node
     program: Program
     submit: Submit
     launch: Launch
     walltime: Walltime
+
+    def __post_init__(self) -> None:
+        """Checks what tables say of one another."""
+        node, submit, per_rank = self.node, self.submit, self.launch.cores_per_rank
+        if self.scheduler == "lsf" and submit.qos:
+            raise Malformed("LSF has no such thing; leave it empty, and use partition (a queue) or extra", "submit.qos")
+        if self.scheduler == "none" and submit.array:
+            raise Malformed("needs a scheduler; give false", "submit.array")
+        if self.scheduler != "none" and not submit.command:
+            raise Malformed("is empty; name the program that submits, say sbatch or bsub", "submit.command")
+        for ranks in node.ranks_per_node:
+            if node.cores and ranks * per_rank > node.cores:
+                what = f"{ranks} ranks of {per_rank} cores do not fit on {node.cores} cores"
+                raise Malformed(what, "launch.cores_per_rank")
+        if self.scheduler == "lsf" and node.cores == 0:
+            raise Malformed("is 0, but jsrun's resource sets need the number of cores of a node", "node.cores")
+        if self.scheduler == "lsf" and per_rank == 0:
+            raise Malformed("is 0, but jsrun's resource sets need it", "launch.cores_per_rank")
 
     @property
     def hash(self) -> str:
@@ -109,95 +162,10 @@ class Site:
         return digest([dataclasses.asdict(self.launch), self.program.environment], 8)
 
 
-def _node(table: Table) -> Node:
-    node = table.record(Node, ranks_per_node=table.integers("ranks_per_node", low=1, high=4096))
-    for ranks in node.ranks_per_node:
-        if node.gpus and ranks > node.gpus:
-            raise table.fail("ranks_per_node", f"{ranks} ranks, but a node has {node.gpus} GPUs, one per rank")
-        if node.cores and ranks > node.cores:
-            raise table.fail("ranks_per_node", f"{ranks} ranks, but a node has {node.cores} cores")
-    table.close()
-    return node
-
-
-def _is_variable(name: str) -> bool:
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
-
-
-def _program(table: Table) -> Program:
-    variables = table.table("environment", required=True)
-    environment = {}
-    for key, value in variables.scalars().items():
-        if not _is_variable(key):
-            raise variables.fail(key, "is not the name of an environment variable")
-        if key == bench_options.TRACE_VARIABLE:
-            raise variables.fail(key, TRACES)
-        environment[key] = str(int(value)) if isinstance(value, bool) else str(value)
-    path = table.text("hvd_bench", pattern=".+", means="the path of the program")
-    device = table.word("device", bench_options.DEVICES)
-    program = table.record(Program, hvd_bench=path, device=device, environment=environment)
-    table.close()
-    return program
-
-
-def _submit(table: Table, scheduler: str) -> Submit:
-    submit = table.record(Submit, by=table.word("by", ("argument", "stdin")))
-    for name in submit.keep_variables:
-        if not _is_variable(name):
-            raise table.fail("keep_variables", f"'{name}' is not the name of an environment variable")
-        if name == bench_options.TRACE_VARIABLE:
-            raise table.fail("keep_variables", f"{name} {TRACES}")
-    if scheduler == "lsf" and submit.qos:
-        raise table.fail("qos", "LSF has no such thing; leave it empty, and use partition (a queue) or extra")
-    if scheduler == "none" and submit.array:
-        raise table.fail("array", "needs a scheduler; give false")
-    if scheduler != "none" and not submit.command:
-        raise table.fail("command", "is empty; name the program that submits, say sbatch or bsub")
-    table.close()
-    return submit
-
-
-def _launch(table: Table, node: Node) -> Launch:
-    launch = table.record(Launch, resource_sets=table.word("resource_sets", ("node", "rank")))
-    if not launch.command:
-        raise table.fail("command", "is empty; name the program that starts ranks, say srun, jsrun or mpirun")
-    for ranks in node.ranks_per_node:
-        if node.cores and ranks * launch.cores_per_rank > node.cores:
-            raise table.fail(
-                "cores_per_rank", f"{ranks} ranks of {launch.cores_per_rank} cores do not fit on {node.cores} cores"
-            )
-    table.close()
-    return launch
-
-
-def _walltime(table: Table) -> Walltime:
-    maximum, margin = table.duration("maximum"), table.number("margin", low=1.0)
-    walltime = table.record(Walltime, maximum=maximum, margin=margin)
-    table.close()
-    return walltime
-
-
 def from_data(data: dict[str, Any], source: str) -> Site:
     """Returns the site of the TOML document `data`, into which the site's bases were merged. Errors: CampaignError."""
-    table = Table(data, source)
-    table.text("base", "")
-    scheduler = table.word("scheduler", SCHEDULERS)
-    node = _node(table.table("node", required=True))
-    site = Site(
-        name=table.text("name", pattern=r"[\w.-]{1,60}", means="a name of letters, digits, dots and hyphens"),
-        scheduler=scheduler,
-        node=node,
-        program=_program(table.table("program", required=True)),
-        submit=_submit(table.table("submit", required=True), scheduler),
-        launch=_launch(table.table("launch", required=True), node),
-        walltime=_walltime(table.table("walltime", required=True)),
-    )
-    table.close()
-    if scheduler == "lsf" and node.cores == 0:
-        raise table.fail("node.cores", "is 0, but jsrun's resource sets need the number of cores of a node")
-    if scheduler == "lsf" and site.launch.cores_per_rank == 0:
-        raise table.fail("launch.cores_per_rank", "is 0, but jsrun's resource sets need it")
-    return site
+    with record.faults_of(source, CampaignError):
+        return record.read(Site, {key: value for key, value in data.items() if key != "base"})
 
 
 def known() -> list[str]:
@@ -206,11 +174,17 @@ def known() -> list[str]:
 
 
 def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
-    """Returns `under` with the values of `over` put in. Merges tables, such as program.environment, key by key."""
+    """Returns `under` with the values of `over` put in. Merges tables, such as program.environment, key by key.
+
+    Errors: CampaignError.
+    """
     result = dict(under)
-    for key, value in over.items():
-        beneath = result.get(key)
-        result[key] = merged(value, beneath) if isinstance(value, dict) and isinstance(beneath, dict) else value
+    try:
+        for key, value in over.items():
+            beneath = result.get(key)
+            result[key] = merged(value, beneath) if isinstance(value, dict) and isinstance(beneath, dict) else value
+    except RecursionError:
+        raise CampaignError("a site and its base nest tables too deeply") from None
     return result
 
 
@@ -221,9 +195,8 @@ def _path(name: str, beside: Path | None) -> Path:
     path = Path(name) if beside is None else beside / name
     if path.suffix == ".toml" or "/" in name:
         return path
-    raise CampaignError(
-        f"site '{name}': there is no such site{nearest(name, known())}; known: {', '.join(known())}, or a .toml file"
-    )
+    near, all_known = record.nearest(name, known()), ", ".join(known())
+    raise CampaignError(f"site '{name}': there is no such site{near}; known: {all_known}, or a .toml file")
 
 
 def _with_base(name: str, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -255,8 +228,8 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
     for part in parts:
         there = there.get(part) if isinstance(there, dict) else None
     try:
-        value = document(f"value = {text}")["value"]
-    except ValueError:
+        value = record.toml(f"value = {text}")["value"]
+    except Malformed:
         value = text
     if isinstance(there, str) and not isinstance(value, str):  # for example a duration, or an account named by digits
         value = text
@@ -267,8 +240,8 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
-    """Returns the site with the name or file `name`, changed by the `assignments` of --set. Errors: CampaignError."""
-    data, source = _with_base(name, load)
+    """Returns the site with the name or file `name`, changed by the `assignments` of --set. Errors: HvdbError."""
+    data, source = _with_base(name, record.document)
     changed = data
     for assignment in assignments:
         changed = assigned(changed, assignment)

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from hvdb.base import record
 from hvdb.base.data import SPECS
+from hvdb.base.record import SEVERAL, From, Malformed, Range, Text, Words
 from hvdb.campaign import bench_options
+from hvdb.campaign.bench_options import ALLREDUCE_DTYPES, DTYPES, MODELS, SCHEDULES, Scalar
 from hvdb.campaign.canonical import digest
-from hvdb.campaign.fields import Table, load
+from hvdb.campaign.errors import CampaignError
 
 DEFAULT_RANKS = tuple(2**power for power in range(10))  # 1, 2, 4 ... 512
-NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
-REPLAY_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # the names that hvdb.torch_profile gives
+Name = Annotated[
+    str,
+    Text(40, r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", "a name of at most 40 lower-case letters, digits and inner hyphens"),
+]
+# the names that hvdb.torch_profile gives
+ReplayName = Annotated[str, Text(64, r"[A-Za-z0-9][A-Za-z0-9_.-]*", "a name of at most 64 letters, digits and _.-")]
+Seed = Annotated[int, Range(0, 2**63 - 1)]
+Batch = Annotated[int, Range(1, 65536)]
+GlobalBatch = Annotated[int, Range(1, 2**31 - 1)]
+
+
+def _models(given: Sequence[str]) -> tuple[str, ...]:
+    models = tuple(MODELS.get(name, name) for name in given)
+    if len(set(models)) < len(models):
+        raise Malformed("holds one model under two names")
+    return models
 
 
 @dataclass(frozen=True)
 class Weak:
-    """Weak scaling. batch_size: model -> images per rank and step."""
+    """Weak scaling. batch_size: model -> images per rank and step. A spec may give one number for all models."""
 
-    batch_size: dict[str, int]
+    batch_size: Batch | dict[str, Batch]
 
 
 @dataclass(frozen=True)
@@ -31,31 +49,32 @@ class Strong:
     max_batch_per_rank: the largest batch that fits into a rank's memory; 0: no limit. Larger batches are left out.
     """
 
-    global_batch: dict[str, int]
-    max_batch_per_rank: int
+    global_batch: GlobalBatch | dict[str, GlobalBatch]
+    max_batch_per_rank: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """One campaign. The fields match the spec's TOML file, which docs/campaigns.md describes."""
 
-    name: str
-    models: tuple[str, ...]
-    ranks: tuple[int, ...]
+    name: Name
+    models: Annotated[tuple[str, ...], From(Annotated[tuple[ReplayName, ...], SEVERAL], _models)]
+    ranks: Annotated[tuple[Annotated[int, Range(1, 1 << 20)], ...], SEVERAL] = DEFAULT_RANKS
     ranks_given: bool  # True: a rank count that does not fit the site is an error; False: the plan leaves it out
-    dtypes: tuple[str, ...]
-    allreduce_dtypes: tuple[str, ...]
-    schedules: tuple[str, ...]
-    repetitions: int
-    seeds: tuple[int, ...]
-    order_seed: int
-    efficiency: bool
-    ranks_per_node: int  # 0: the site's default
-    allow_ragged: bool
-    first_job_gates: bool
-    weak: Weak | None
-    strong: Strong | None
-    options: tuple[tuple[str, str], ...]  # options of hvd_bench; a flag's value is empty
+    dtypes: Annotated[tuple[Annotated[str, Words(DTYPES)], ...], SEVERAL] = ("fp32",)
+    allreduce_dtypes: Annotated[tuple[Annotated[str, Words(ALLREDUCE_DTYPES)], ...], SEVERAL] = ("fp32",)
+    schedules: Annotated[tuple[Annotated[str, Words(SCHEDULES)], ...], SEVERAL] = ("static",)
+    repetitions: Annotated[int, Range(1, 1000)] = 1
+    seeds: Annotated[tuple[Seed, ...], SEVERAL] = (1,)
+    order_seed: Seed = 1
+    efficiency: bool = True
+    ranks_per_node: int = 0  # 0: the site's default
+    allow_ragged: bool = False
+    first_job_gates: bool = True
+    weak: Weak | None = None
+    strong: Strong | None = None
+    # options of hvd_bench; a flag's value is empty
+    options: Annotated[tuple[tuple[str, str], ...], From(dict[str, Scalar], bench_options.read)] = ()
 
     @property
     def hash(self) -> str:
@@ -67,62 +86,37 @@ class Spec:
         return float(dict(self.options).get("max-time", bench_options.DEFAULT_MAX_TIME_SECONDS))
 
 
-def _models(table: Table, replayed: bool) -> tuple[str, ...]:
-    """Returns the networks. Replays may have any name."""
-    if replayed:
-        given = table.texts("models", pattern=REPLAY_NAME, means="a name of at most 64 letters, digits and _.-")
-    else:
-        given = table.texts("models", words=tuple(bench_options.MODELS))
-    models = tuple(bench_options.MODELS.get(name, name) for name in given)
-    if len(set(models)) < len(models):
-        raise table.fail("models", "holds one model under two names")
-    return models
-
-
-def _strong(table: Table, models: tuple[str, ...]) -> Strong:
-    strong = Strong(
-        global_batch=table.per_model("global_batch", models), max_batch_per_rank=table.integer("max_batch_per_rank", 0)
-    )
-    table.close()
-    return strong
-
-
-def _weak(table: Table, models: tuple[str, ...]) -> Weak:
-    weak = Weak(table.per_model("batch_size", models, high=65536))
-    table.close()
-    return weak
+def _for_each(models: Sequence[str], given: int | dict[str, int], place: str) -> dict[str, int]:
+    """Returns model -> number. given: one number for all models, or this dictionary. Errors: Malformed."""
+    if isinstance(given, int):
+        return dict.fromkeys(models, given)
+    for model in models:
+        if model not in given:
+            raise Malformed(f"{model} is missing; it takes a whole number", place)
+    for key in given:
+        if key not in models:
+            raise Malformed(f"there is no such key; known here: {', '.join(models)}", f"{place}.{key}")
+    return given
 
 
 def from_data(data: dict[str, Any], source: str) -> Spec:
     """Returns the spec of the TOML document `data`. Errors: CampaignError, whose text names `source` and the key."""
-    table = Table(data, source)
-    weak, strong, options = table.table("weak"), table.table("strong"), table.table("options")
-    models = _models(table, replayed=options.has("replay"))
-    if not (table.has("weak") or table.has("strong")):
-        raise table.fail("weak", "neither [weak] nor [strong] is here; give at least one, say [weak] batch_size = 64")
-    spec = Spec(
-        name=table.text(
-            "name", pattern=NAME, means="a name of at most 40 lower-case letters, digits and inner hyphens"
-        ),
-        models=models,
-        ranks=tuple(sorted(table.integers("ranks", list(DEFAULT_RANKS), low=1, high=1 << 20))),
-        ranks_given=table.has("ranks"),
-        dtypes=table.texts("dtypes", ["fp32"], words=bench_options.DTYPES),
-        allreduce_dtypes=table.texts("allreduce_dtypes", ["fp32"], words=bench_options.ALLREDUCE_DTYPES),
-        schedules=table.texts("schedules", ["static"], words=bench_options.SCHEDULES),
-        repetitions=table.integer("repetitions", 1, low=1, high=1000),
-        seeds=table.integers("seeds", [1], high=2**63 - 1),
-        order_seed=table.integer("order_seed", 1, high=2**63 - 1),
-        efficiency=table.flag("efficiency", True),
-        ranks_per_node=table.integer("ranks_per_node", 0),
-        allow_ragged=table.flag("allow_ragged", False),
-        first_job_gates=table.flag("first_job_gates", True),
-        weak=_weak(weak, models) if table.has("weak") else None,
-        strong=_strong(strong, models) if table.has("strong") else None,
-        options=bench_options.read(options),
-    )
-    table.close()
-    return spec
+    with record.faults_of(source, CampaignError):
+        spec = record.read(Spec, data, ranks_given="ranks" in data)
+        weak, strong, models = spec.weak, spec.strong, spec.models
+        if not (weak or strong):
+            raise Malformed(
+                "neither [weak] nor [strong] is here; give at least one, say [weak] batch_size = 64", "weak"
+            )
+        for model in models if "replay" not in dict(spec.options) else ():
+            if model not in MODELS:
+                raise record.refused(model, f"one of {', '.join(MODELS)}", MODELS).inside("models")
+        if weak:
+            weak = Weak(_for_each(models, weak.batch_size, "weak.batch_size"))
+        if strong:
+            global_batch = _for_each(models, strong.global_batch, "strong.global_batch")
+            strong = dataclasses.replace(strong, global_batch=global_batch)
+        return dataclasses.replace(spec, ranks=tuple(sorted(spec.ranks)), weak=weak, strong=strong)
 
 
 def known() -> list[str]:
@@ -136,5 +130,5 @@ def file(name: Path) -> Path:
 
 
 def read(path: Path) -> Spec:
-    """Returns the spec in the file `path`. Errors: CampaignError."""
-    return from_data(load(path), str(path))
+    """Returns the spec in the file `path`. Errors: HvdbError."""
+    return from_data(record.document(path), str(path))

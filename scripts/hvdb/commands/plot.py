@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
             figures.append((plot_profile.draw, (run, file)))
     draw(figures)
     for prediction in predicted:
-        if prediction.model not in {cell.model for cell in cells}:
-            printable.say(f"left out: {prediction.file}: no measured {prediction.model} to draw it beside", sys.stderr)
+        if (model := prediction.profile.model) not in {cell.model for cell in cells}:
+            printable.say(f"left out: {prediction.file}: no measured {model} to draw it beside", sys.stderr)
     for line in chosen.left_out:
         printable.say(f"left out of scaling and waterfall: {line}", sys.stderr)
     for run in traced:

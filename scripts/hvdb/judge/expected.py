@@ -18,10 +18,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from hvdb.base import toml_tables, whole_file
+from hvdb.base import record, whole_file
 from hvdb.base.errors import HvdbError
+from hvdb.base.record import From, Malformed, Text
 from hvdb.read.runs import Run
 
 NAME = "expected"
@@ -71,48 +72,43 @@ def is_named(run: Run, prefix: str) -> bool:
     return any(uuid.lower().startswith(prefix.lower()) for uuid in (run.session_uuid, run.uuid))
 
 
-def _entry(table: dict[str, Any], number: int) -> Expected:
-    where = f"entry {number}"
-    dates = (str, datetime.date)
-    kinds = {"model": str, "ranks": int, "since": dates, "reason": str, "accepted": dates}
-    toml_tables.check_types(table, kinds, where)
-    for key in ("since", "reason"):
-        if not str(table.get(key, "")).strip():
-            raise ValueError(f"{where}: {key} is missing")
-    since, dated = _moment(table["since"], where)
-    return Expected(
-        since, dated, table["reason"], table.get("model"), table.get("ranks"), str(table.get("accepted", ""))
-    )
-
-
-def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
+def _moment(value: str | datetime.date) -> tuple[str, bool]:
     """Returns `value` in the form of Expected.since, and True if it is a date. Errors: ValueError."""
     if isinstance(value, str) and not _DATE.match(value):
         if not _ID.fullmatch(value):
-            raise ValueError(f"{where}: since '{value}' is neither a date nor four or more characters of a UUID")
+            raise ValueError(f"'{value}' is neither a date nor four or more characters of a UUID")
         return value, False
     try:
         if isinstance(value, str):
             value = (datetime.datetime if len(value) > 10 else datetime.date).fromisoformat(value)
     except ValueError:
-        raise ValueError(f"{where}: since '{value}' is not a date") from None
+        raise record.refused(value, "a date") from None
     if isinstance(value, datetime.datetime) and value.tzinfo:
         value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
     return value.isoformat(), True
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A table of the TOML file. since: as (Expected.since, Expected.dated)."""
+
+    since: Annotated[tuple[str, bool], From(str | datetime.date, _moment)]
+    reason: Annotated[str, Text(pattern=r"(?s:.*\S.*)", means="a reason")]
+    model: str | None = None
+    ranks: int | None = None
+    accepted: str | datetime.date = ""
+
+
 def parse(text: str) -> tuple[Expected, ...]:
-    """Returns the entries of a TOML document. Errors: ValueError."""
-    entries = toml_tables.tables(text, NAME)
-    if len(entries) > MAX_ENTRIES:
-        raise ValueError(f"{len(entries)} entries; {MAX_ENTRIES} are the most")
-    return tuple(_entry(table, number) for number, table in enumerate(entries, 1))
+    """Returns the entries of a TOML document. Errors: Malformed."""
+    found = record.entries(_Entry, text, NAME, MAX_ENTRIES)
+    return tuple(Expected(*one.since, one.reason, one.model, one.ranks, str(one.accepted)) for one in found)
 
 
 def read(file: Path) -> tuple[Expected, ...]:
-    """Returns the entries of `file`. Errors: HvdbError, OSError."""
-    with toml_tables.faults_of(file):
-        return parse(toml_tables.content(file))
+    """Returns the entries of `file`. Errors: HvdbError."""
+    with record.faults_of(file):
+        return parse(record.content(file))
 
 
 def _quoted(text: str) -> str:
@@ -134,12 +130,12 @@ def append(file: Path, entries: Sequence[Expected]) -> None:
 
     Errors: HvdbError if the file cannot be parsed before or after the change; OSError.
     """
-    with toml_tables.faults_of(file):
-        before = toml_tables.content(file) if file.exists() else ""
+    with record.faults_of(file):
+        before = record.content(file) if file.exists() else ""
         begin = before if not before or before.endswith("\n") else f"{before}\n"
         after = "\n".join(([begin] if begin else []) + list(map(_text, entries)))
         if parse(after) != (*parse(before), *entries):
-            raise ValueError("the new entry would not be read back as it is; write it by hand")
-        if len(after.encode()) > toml_tables.MAX_FILE_BYTES:
-            raise ValueError(f"would have more than {toml_tables.MAX_FILE_BYTES} bytes; move old entries elsewhere")
+            raise Malformed("the new entry would not be read back as it is; write it by hand")
+        if len(after.encode()) > record.MAX_FILE_BYTES:
+            raise Malformed(f"would have more than {record.MAX_FILE_BYTES} bytes; move old entries elsewhere")
     whole_file.write_text(file, after)

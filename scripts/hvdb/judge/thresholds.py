@@ -13,13 +13,12 @@ other metrics.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from hvdb.base import toml_tables
+from hvdb.base import record
+from hvdb.base.record import Count, From, Words
 from hvdb.read.runs import Run
 
 DEFAULT = 0.02
@@ -28,11 +27,25 @@ COST, EFFICIENCY = METRICS = ("cost", "efficiency")
 _MAX_RULES = 100
 
 
+def tolerated(value: float) -> float:
+    """Returns `value` if it is a slowdown above 0 and at most 1 (100 %). Errors: ValueError."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{value!r} is not a slowdown above 0, up to 100 %")
+    return value
+
+
+def _of_percent(percent: float) -> float:
+    return tolerated(percent / 100)
+
+
+Slowdown = Annotated[float, From(float, tolerated)]
+
+
 @dataclass(frozen=True)
 class Rule:
     """slowdown: 0.05 is 5 %. model: None for any network. ranks: None for any number of ranks."""
 
-    slowdown: float
+    slowdown: Slowdown
     model: str | None = None
     ranks: int | None = None
     reason: str = ""
@@ -45,49 +58,27 @@ class Rule:
 class Thresholds:
     """default: the tolerated slowdown of a cell that no rule fits. rules: the first rule that fits a cell counts."""
 
-    default: float = DEFAULT
-    rules: tuple[Rule, ...] = ()
+    default: Slowdown = DEFAULT
+    rules: Annotated[tuple[Rule, ...], Count(_MAX_RULES)] = ()
 
     def rule(self, run: Run) -> Rule:
         """Returns the first rule that fits `run`. If no rule fits, returns a rule with the default slowdown."""
         return next((rule for rule in self.rules if rule.fits(run)), Rule(self.default))
 
 
-def tolerated(value: object) -> float:
-    """Returns `value` if it is a slowdown above 0 and at most 1 (100 %). Errors: ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= 1:
-        raise ValueError(f"{value!r} is not a slowdown above 0, up to 100 %")
-    return float(value)
+@dataclass(frozen=True)
+class _Entry:
+    """A table of the TOML file. percent: of the file, becomes the ratio Rule.slowdown."""
 
-
-def rules(entries: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
-    """Returns the rules of `metric` from tables of plain values.
-
-    unit: the key of the slowdown in a table; 'percent' for percentages, 'slowdown' for ratios.
-    Errors: ValueError for any faulty rule, even if the rule belongs to another metric.
-    """
-    if len(entries) > _MAX_RULES:
-        raise ValueError(f"{len(entries)} rules; {_MAX_RULES} are the most")
-    made = []
-    for number, table in enumerate(entries, 1):
-        where = f"rule {number}"
-        kinds = {unit: object, "model": str, "ranks": int, "metric": str, "reason": str}
-        toml_tables.check_types(table, kinds, where)
-        if unit not in table:
-            raise ValueError(f"{where}: {unit} is missing")
-        own = table.get("metric", COST)
-        if own not in METRICS:
-            raise ValueError(f"{where}: metric is {own!r}, and not one of {', '.join(METRICS)}")
-        value = table[unit]
-        if unit == "percent" and isinstance(value, int | float):
-            value = value / 100
-        rule = Rule(tolerated(value), table.get("model"), table.get("ranks"), table.get("reason") or "")
-        if own == metric:
-            made.append(rule)
-    return tuple(made)
+    percent: Annotated[float, From(float, _of_percent)]
+    model: str | None = None
+    ranks: int | None = None
+    reason: str = ""
+    metric: Annotated[str, Words(METRICS)] = COST
 
 
 def read(file: Path, metric: str = COST) -> tuple[Rule, ...]:
-    """Returns the rules of `metric` in the TOML file `file`. Errors: HvdbError, OSError."""
-    with toml_tables.faults_of(file):
-        return rules(toml_tables.tables(toml_tables.content(file), "threshold"), "percent", metric)
+    """Returns the rules of `metric` in the TOML file `file`. Errors: HvdbError, also for rules of other metrics."""
+    with record.faults_of(file):
+        found = record.entries(_Entry, record.content(file), "threshold", _MAX_RULES)
+    return tuple(Rule(one.percent, one.model, one.ranks, one.reason) for one in found if one.metric == metric)

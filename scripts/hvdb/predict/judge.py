@@ -42,7 +42,7 @@ class Judged:
 
     @property
     def step_inside(self) -> bool:
-        return self.row.step.holds(self.step)
+        return self.row.step_seconds.holds(self.step)
 
     @property
     def efficiency_inside(self) -> bool | None:
@@ -77,8 +77,8 @@ def _require(prediction: Prediction, run: Run) -> None:
         raise HvdbError(f"run {short} began before the newest input of {prediction.file}, so it is no test of it")
     here = training_facts(run)
     there = prediction.training or here
-    named = {"batch_size": prediction.units_per_step, "compute_type": prediction.compute_type}
-    named |= {"model": prediction.model, "unit": prediction.unit, "device": prediction.device}
+    named = {**vars(prediction.profile), "device": prediction.device}
+    named["batch_size"] = named.pop("units_per_step")
     there = {**there, **{key: str(value) for key, value in named.items()}}
     if run.world_size > 1:
         here["ranks on a node"] = f"{run.world_size / run.nodes:g}"
@@ -139,7 +139,7 @@ def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]
 
 def _differs(row: Row, sessions: Sequence[dict[str, Run]]) -> str:
     """Returns a text such as `exposed communication +9.1 points of the predicted step`."""
-    whole = row.step.middle
+    whole = row.step_seconds.middle
     gaps: dict[str, list[float]] = {}
     for phases in sessions:
         for name, component in _COMPONENT_OF.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdb.base.errors import HvdbError
-from hvdb.base.strict_json import Malformed
+from hvdb.base.record import Malformed
 
 MAX_FILE_BYTES = 4 << 20
 MAX_SECONDS = 86400.0

@@ -116,7 +116,7 @@ def judged_rows(found: Sequence[Judged]) -> list[list[str]]:
             step += f" [{1e3 * interval[0]:.1f}, {1e3 * interval[1]:.1f}]"
         reached = "" if one.efficiency is None else f"{100 * one.efficiency:.1f}"
         verdict = "inside" if one.inside else "OUTSIDE"
-        bands = (row.step.text(1e3), row.efficiency.text())
+        bands = (row.step_seconds.text(1e3), row.efficiency.text())
         made.append([str(row.ranks), one.what_if, bands[0], step, bands[1], reached, verdict, one.differs])
     return made
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hvdb.base import strict_json
+from hvdb.base import record
 from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.base.strict_json import Malformed
+from hvdb.base.record import Malformed, Range
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.read.runs import Run
 
 PARTS = ("exposed", "stragglers", "control", "slowed")
 _SECONDS = 1800.0  # that one simulation may take
 _MAX_LINE = 2000
+_STEP = Annotated[float, Range(0, 1e12, inner=True)]  # seconds
+_PART = Annotated[float, Range(0, 1e12)]
 
 
 def simulated(program: Path, options: Sequence[str], text: str, draws: int) -> list[dict[str, Any]]:
@@ -29,17 +30,14 @@ def simulated(program: Path, options: Sequence[str], text: str, draws: int) -> l
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
         raise HvdbError(f"{program} simulate ended with exit code {done.returncode}: {said[-1]}")
-    try:
-        found = [strict_json.load(line, _MAX_LINE) for line in done.stdout.decode(errors="replace").splitlines()]
+    with record.faults_of(f"{program} simulate printed something else than results"):
+        found = [record.json_object(line, _MAX_LINE) for line in done.stdout.decode(errors="replace").splitlines()]
         if len(found) != draws:
             raise Malformed(f"{len(found)} lines in place of {draws}")
         for result in found:
-            strict_json.above_zero(result.get("step"), math.inf, "step")
+            record.value(_STEP, result.get("step"), "step")
             for name in (*PARTS, "overlapped"):
-                if result.get(name) != 0:
-                    strict_json.above_zero(result.get(name), math.inf, name)
-    except Malformed as error:
-        raise HvdbError(f"{program} simulate printed something else than results: {error}") from error
+                record.value(_PART, result.get(name), name)
     return found
 
 

@@ -12,20 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from hvdb.base import strict_json
+from hvdb.base import record
 from hvdb.base.errors import HvdbError
+from hvdb.base.record import Count, Malformed, Range, Text, Words
 from hvdb.base.sqlite import sqlite3
-from hvdb.base.strict_json import Malformed
 from hvdb.read import imported_collectives, store, untrusted
 from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
 
 PLACES = {"out_of_place": "out of place", "in_place": "in place"}
 MAX_FILE_BYTES = 64 << 20  # bytes; room for 100,000 rows
 MAX_ROWS = 100_000
-MAX_RANKS = 1 << 20
-MAX_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
 TOO_SHORT = "took less time than the clock can tell"
 # The peers' names of types and places -> the names that hvd_bench uses.
@@ -46,6 +44,11 @@ _LIBRARIES = {
 }
 _SESSIONS = """SELECT uuid, ranks, value AS machine FROM coll_session
     LEFT JOIN coll_provenance ON session_uuid = uuid AND key = 'cpu.model' ORDER BY started_utc, uuid"""
+_Name, _Ranks, _Size = Annotated[str, Text(300)], Annotated[int, Range(1, 1 << 20)], Annotated[int, Range(0, 1 << 60)]
+_Time, _End = Annotated[float, Range(0, 1e12, inner=True)], Annotated[float, Range(0, 1e12)]  # microseconds
+_Seconds = Annotated[float, Range(0, 1e6, inner=True)]
+_Operation, _Type = Annotated[str, Words(OPERATIONS)], Annotated[str, Words(TYPES)]
+_Rows = Annotated[list[dict[str, object]], Count(MAX_ROWS)]
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,3}", re.ASCII)
 
 
@@ -120,47 +123,44 @@ def bus_rate(panel: Panel, size: int, microseconds: float) -> float:
     return bus_factor(panel.operation, panel.ranks) * size / microseconds / 1e3
 
 
-def _one_of(value: object, known: Sequence[str], what: str) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise Malformed(f"{what} is none of {', '.join(known)}")
-    return value
-
-
-def _list(value: object, what: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or len(value) > MAX_ROWS or not all(isinstance(row, dict) for row in value):
-        raise Malformed(f"{what} is not a list of at most {MAX_ROWS} objects")
-    return value
-
-
-def _table(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Malformed(f"{what} is not an object")
-    return value
-
-
-def _time(value: object, what: str) -> float:
-    return strict_json.above_zero(value, MAX_MICROSECONDS, what)
-
-
-def _end(value: object, what: str) -> float | None:
-    """Returns `value`, an end of an interval, if `value` is None, 0 or a number above 0. Errors: Malformed."""
-    return value if value is None or value == 0 else _time(value, what)
-
-
-def _point(size: int, form: dict[str, Any]) -> Point:
-    time = _time(form.get("time"), "time")
-    low, high = (_end(form.get(key), key) for key in ("time_low", "time_high"))
+def _interval(time: float, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    """Returns the interval of `time`, or (None, None) if it has none or it reaches zero. Errors: Malformed."""
     if (low is None) != (high is None) or (low is not None and high is not None and not low <= time <= high):
-        raise Malformed("time does not lie between time_low and time_high")
-    if low == 0:
-        low = high = None
-    bound = form.get("bound")
-    bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
-    reason = strict_json.text(form.get("stop_reason"), "stop_reason")
-    settled = form.get("settled", reason == SETTLED)  # versions of hvd_bench before 2026-11-25 do not write "settled"
-    if not isinstance(settled, bool):
-        raise Malformed("settled is not true or false")
-    return Point(size, time, low, high, bound_time, settled)
+        raise Malformed("a time does not lie between the ends of its interval")
+    return (low, high) if low else (None, None)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A result of `hvd_bench coll -J`. time: None if too short for the clock. bound: a share of `time`."""
+
+    time: _Time | None
+    stop_reason: _Name
+    time_low: _End | None = None
+    time_high: _End | None = None
+    bound: Annotated[float, Range(0, 1e6, inner=True)] | None = None
+    nwrong: Annotated[int, Range(0, 1 << 62)] | None = None
+    settled: bool | None = None  # versions of hvd_bench before 2026-11-25 do not write "settled"
+
+    def point(self, size: int, time: float) -> Point:
+        bound = None if self.bound is None else time * self.bound
+        settled = self.stop_reason == SETTLED if self.settled is None else self.settled
+        return Point(size, time, *_interval(time, self.time_low, self.time_high), bound, settled)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of `hvd_bench coll -J`."""
+
+    size: _Size
+    variant: _Name
+    data_plane: _Name
+    experiment_name: _Operation
+    type: _Type
+    redop: Annotated[str, Words(REDUCTIONS)]
+    out_of_place: _Form | None = None
+    in_place: _Form | None = None
+    ragged: bool = False  # versions of hvd_bench before 2026-11-25 do not write "ragged"
 
 
 class _Gathered:
@@ -200,9 +200,7 @@ class _Gathered:
             self.into.left_out.append(line)
 
 
-def _name(side: str, plane: str, ragged: object) -> str:
-    if not isinstance(ragged, bool):
-        raise Malformed("ragged is not true or false")
+def _name(side: str, plane: str, ragged: bool) -> str:
     return (side or f"hvd_bench coll ({plane})") + (", ragged" if ragged else "")
 
 
@@ -213,31 +211,19 @@ def _library(name: str, versions: dict[str, Any]) -> str:
 
 
 def _own_rows(document: dict[str, Any], gathered: _Gathered) -> None:
-    ranks = strict_json.whole(_table(document.get("config"), "config").get("ranks"), 1, MAX_RANKS, "ranks")
-    for row in _list(document["results"], "results"):
-        size = strict_json.whole(row.get("size"), 0, 1 << 60, "size")
-        variant = strict_json.text(row.get("variant"), "variant")
-        plane = strict_json.text(row.get("data_plane"), "data_plane")
+    config = record.value(dict[str, object], document.get("config"), "config")
+    ranks = record.value(_Ranks, config.get("ranks"), "config.ranks")
+    for row in record.value(Annotated[list[_Row], Count(MAX_ROWS)], document["results"], "results"):
         for key, place in PLACES.items():
-            if row.get(key) is None:
+            form = getattr(row, key)
+            panel = Panel(row.experiment_name, row.type, row.redop, place, ranks)
+            if form is None or not gathered.may_draw(panel, row.size, form.nwrong or 0):
                 continue
-            panel = Panel(
-                _one_of(row.get("experiment_name"), OPERATIONS, "experiment_name"),
-                _one_of(row.get("type"), TYPES, "type"),
-                _one_of(row.get("redop"), REDUCTIONS, "redop"),
-                place,
-                ranks,
-            )
-            form = _table(row[key], key)
-            wrong = form.get("nwrong")
-            wrong = 0 if wrong is None else strict_json.whole(wrong, 0, 1 << 62, "nwrong")
-            if not gathered.may_draw(panel, size, wrong):
-                continue
-            if form.get("time", "") is None:
-                gathered.leave_out(panel, size, TOO_SHORT)
+            if form.time is None:
+                gathered.leave_out(panel, row.size, TOO_SHORT)
             else:
-                # Versions of hvd_bench before 2026-11-25 do not write "ragged".
-                gathered.add(panel, _name(variant, plane, row.get("ragged", False)), _point(size, form))
+                name = _name(row.variant, row.data_plane, row.ragged)
+                gathered.add(panel, name, form.point(row.size, form.time))
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
@@ -287,20 +273,20 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
 
 def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:
     """Returns (panel, class, bytes per call, calls per sample) of the row `row`. Errors: Malformed."""
-    parts = strict_json.text(row.get("cell"), "cell").split("/")
+    parts = record.value(_Name, row.get("cell"), "cell").split("/")
     if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
         raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
-    kind = strict_json.text(row.get("class"), "class")
-    operation = _one_of(parts[0], OPERATIONS, "the operation of a cell")
+    kind = record.value(_Name, row.get("class"), "class")
+    operation = record.value(_Operation, parts[0], "the operation of a cell")
     panel = Panel(
         operation,
-        _PEER_TYPES[_one_of(parts[1], list(_PEER_TYPES), "the type of a cell")],
+        _PEER_TYPES[record.value(Annotated[str, Words(tuple(_PEER_TYPES))], parts[1], "the type of a cell")],
         "sum" if operation in ("all_reduce", "reduce_scatter") else "none",
-        _PEER_PLACES[_one_of(parts[3], list(_PEER_PLACES), "the place of a cell")],
-        strict_json.whole(classes.get(kind), 1, MAX_RANKS, "the ranks of a class"),
+        _PEER_PLACES[record.value(Annotated[str, Words(tuple(_PEER_PLACES))], parts[3], "the place of a cell")],
+        record.value(_Ranks, classes.get(kind), "the ranks of a class"),
     )
-    size = strict_json.whole(int(parts[2][:20]), 0, 1 << 60, "the bytes of a cell")
-    return panel, kind, size, strict_json.whole(int(parts[4][:20]), 1, 1 << 20, "the calls of a cell")
+    size = record.value(_Size, int(parts[2][:20]), "the bytes of a cell")
+    return panel, kind, size, record.value(Annotated[int, Range(1, 1 << 20)], int(parts[4][:20]), "the calls of a cell")
 
 
 def _peer_rows(document: dict[str, Any], gathered: _Gathered) -> None:
@@ -308,26 +294,26 @@ def _peer_rows(document: dict[str, Any], gathered: _Gathered) -> None:
 
     Otherwise reads the two times of each result: that of hvd_bench and that of the fastest peer.
     """
-    plan = _table(document["plan"], "plan")
-    classes, versions = _table(plan.get("classes"), "classes"), _table(plan.get("libraries", {}), "libraries")
+    plan = record.value(dict[str, object], document["plan"], "plan")
+    classes = record.value(dict[str, object], plan.get("classes"), "plan.classes")
+    versions = record.value(dict[str, object], plan.get("libraries", {}), "plan.libraries")
     own = document.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
-    for row in _list(document.get("series" if own else "cells"), "series" if own else "cells"):
+    rows = "series" if own else "cells"
+    for row in record.value(_Rows, document.get(rows), rows):
         panel, kind, size, calls = _peer_cell(row, classes)
-        name = _library(strict_json.text(row.get("library" if own else "ours"), "a library"), versions)
+        name = _library(record.value(_Name, row.get("library" if own else "ours"), "a library"), versions)
         # The number of ranks tells the class, unless two classes have as many ranks.
         of_class = f", {kind}" if list(classes.values()).count(panel.ranks) > 1 else ""
         points = {}
         if own:
-            low, high = (_end(row.get(key), key) for key in ("low", "high"))
-            seconds = strict_json.above_zero(row.get("seconds"), 1e6, "seconds")
-            if (low is None) != (high is None) or (low is not None and high is not None and not low <= seconds <= high):
-                raise Malformed("seconds does not lie between low and high")
-            scaled = [None if end is None else 1e6 * end / calls for end in (low, high)]
-            points[f"{name}{of_class}"] = Point(size, 1e6 * seconds / calls, *(scaled if low else (None, None)))
+            seconds = record.value(_Seconds, row.get("seconds"), "seconds")
+            ends = _interval(seconds, *(record.value(_End | None, row.get(key), key) for key in ("low", "high")))
+            scaled = [None if end is None else 1e6 * end / calls for end in ends]
+            points[f"{name}{of_class}"] = Point(size, 1e6 * seconds / calls, *scaled)
         else:
-            peer = _library(strict_json.text(row.get("peer"), "peer"), versions)
-            times = [1e6 * strict_json.above_zero(row.get(key), 1e6, key) for key in ("ours_seconds", "peer_seconds")]
+            peer = _library(record.value(_Name, row.get("peer"), "peer"), versions)
+            times = [1e6 * record.value(_Seconds, row.get(key), key) for key in ("ours_seconds", "peer_seconds")]
             points[f"{name}{of_class}"] = Point(size, times[0] / calls)
             points[f"{peer}, beside {name}{of_class}"] = Point(size, times[1] / calls)
         if panel.operation == "barrier":
@@ -372,27 +358,26 @@ def read(files: Sequence[Path], sessions: Sequence[str] = (), ranks: int | None 
         if store.is_database(file):
             _stored(file, sessions, made)
             continue
-        try:
-            with file.open("rb") as opened:
-                content = opened.read(MAX_FILE_BYTES + 1)
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+        with record.faults_of(
+            f"{file}: is not JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives --json'"
+        ):
             if len(content) > MAX_FILE_BYTES:
                 raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
             text = content.decode("utf-8", errors="replace")
-            document = strict_json.load(text, MAX_FILE_BYTES) if text.lstrip().startswith("{") else {}
+            document = record.json_object(text, MAX_FILE_BYTES) if text.lstrip().startswith("{") else {}
             config = document.get("config")
             if not document or (isinstance(config, dict) and "ranks" not in config):  # nccl-tests names devices only
                 _foreign(file, ranks, made)
             elif "results" in document:
                 _own_rows(document, _Gathered(made, Source(file)))
             elif "plan" in document:
-                machine = strict_json.text(_table(document["plan"], "plan").get("machine", ""), "machine")
+                plan = record.value(dict[str, object], document["plan"], "plan")
+                machine = record.value(_Name, plan.get("machine", ""), "plan.machine")
                 _peer_rows(document, _Gathered(made, Source(file, "", machine)))
             else:
                 raise Malformed("neither results nor a plan")
-        except Malformed as error:
-            raise HvdbError(
-                f"{file}: is not JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives --json': {error}"
-            ) from error
     return made
 
 

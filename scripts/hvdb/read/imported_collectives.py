@@ -14,11 +14,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hvdb.base import whole_file
-from hvdb.base.errors import HvdbError
-from hvdb.base.strict_json import Malformed
+from hvdb.base import record, whole_file
+from hvdb.base.record import Count, Malformed, Range, Words
 from hvdb.read.names import REDUCTIONS, TYPES
 
 MAX_BYTES, MAX_ROWS, MAX_LINE = 64 << 20, 100_000, 4096
@@ -46,6 +45,8 @@ _OSU_TYPE = re.compile(r"# Datatype: (MPI_\w+)")
 _OSU_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float", "MPI_DOUBLE": "double"}
 _REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 _NUMBER = re.compile(r"\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
+_Type, _Reduction = Annotated[str, Words(TYPES)], Annotated[str, Words(REDUCTIONS)]
+_Ranks, _Size = Annotated[int, Range(1, MAX_RANKS)], Annotated[int, Range(0, MAX_SIZE)]
 _UNIT = re.compile(r"#.*?\bLatency ?\((\w{1,8})\)")
 
 
@@ -75,10 +76,8 @@ class Imported:
 def read(path: Path) -> Imported:
     """Errors: HvdbError, one line that names the file and, in a table, the line."""
     content = whole_file.read_at_most(path, MAX_BYTES)
-    try:
+    with record.faults_of(f"{path}: not a result of nccl-tests or the OSU micro-benchmarks"):
         return parse(*text_and_json(content))
-    except Malformed as error:
-        raise HvdbError(f"{path}: not a result of nccl-tests or the OSU micro-benchmarks: {error}") from error
 
 
 def text_and_json(content: bytes) -> tuple[str, dict[str, Any] | None]:
@@ -120,12 +119,6 @@ def _seconds(microseconds: object, what: str) -> float:
     return value
 
 
-def _known(value: object, known: tuple[str, ...], what: str) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise Malformed(f"{what} is none of {', '.join(known)}")
-    return value
-
-
 def _operation(name: object) -> str:
     if not isinstance(name, str) or (key := re.sub(r"_perf.*|[^a-z]", "", name.lower())) not in _OPERATIONS:
         raise Malformed(f"the test is none of {', '.join(sorted(_OPERATIONS))}")
@@ -147,34 +140,36 @@ def _wrong(value: object) -> bool:
 # --- JSON of nccl-tests -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Device:
+    hostname: object = None
+
+
+@dataclass(frozen=True)
+class _Config:
+    devices: tuple[_Device, ...]
+    nthreads: _Ranks
+    ngpus: _Ranks
+
+
+@dataclass(frozen=True)
+class _Document:
+    config: _Config
+    results: Annotated[tuple[dict[str, object], ...], Count(MAX_ROWS)]
+
+
 def _json(document: dict[str, Any]) -> Imported:
-    config, results = document.get("config"), document.get("results")
-    if not isinstance(config, dict) or not isinstance(results, list):
-        raise Malformed("the JSON has no config or no results")
-    devices = config.get("devices")
-    if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
-        raise Malformed("config has no list of devices")
-    per_process = _count(config.get("nthreads"), "nthreads") * _count(config.get("ngpus"), "ngpus")
-    ranks = len(devices) * per_process  # one entry for each process, that of its first GPU
-    hosts = {device.get("hostname") for device in devices if isinstance(device.get("hostname"), str)}
-    if not 1 <= ranks <= MAX_RANKS or len(results) > MAX_ROWS:
-        raise Malformed(f"not from 1 to {MAX_RANKS} ranks, or more than {MAX_ROWS} results")
-    rows = [row for result in results for row in _json_rows(result)]
+    found = record.read(_Document, document, others=True)
+    config = found.config
+    # The list of devices has one entry for each process, that of its first GPU.
+    ranks = record.value(_Ranks, len(config.devices) * config.nthreads * config.ngpus, "the number of ranks")
+    hosts = {device.hostname for device in config.devices if isinstance(device.hostname, str)}
+    rows = [row for result in found.results for row in _json_rows(result)]
     return Imported(NCCL_TESTS, ranks, len(hosts) or None, tuple(rows))
 
 
-def _count(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_RANKS:
-        raise Malformed(f"{what} is not a whole number from 1 to {MAX_RANKS}")
-    return value
-
-
-def _json_rows(result: Any) -> Iterator[Row]:
-    if not isinstance(result, dict):
-        raise Malformed("a result is not an object")
-    size = result.get("size")
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MAX_SIZE:
-        raise Malformed(f"a size is not a whole number from 0 to {MAX_SIZE}")
+def _json_rows(result: dict[str, Any]) -> Iterator[Row]:
+    size = record.value(_Size, result.get("size"), "size")
     for key, in_place in (("out_of_place", False), ("in_place", True)):
         form = result.get(key)
         if form is None or size == 0:
@@ -192,8 +187,8 @@ def _json_rows(result: Any) -> Iterator[Row]:
             raise Malformed(f"a time of {size} bytes is not a number")
         yield Row(
             _operation(result.get("experiment_name")),
-            _known(result.get("type"), TYPES, "type"),
-            _known(result.get("redop"), REDUCTIONS, "redop"),
+            record.value(_Type, result.get("type"), "type"),
+            record.value(_Reduction, result.get("redop"), "redop"),
             in_place,
             size,
             tuple(_seconds(time, "time") for time in times),
@@ -266,8 +261,8 @@ def _nccl_rows(fields: list[str], columns: list[str], places: list[int], operati
             raise Malformed("wrong elements")
         yield Row(
             operation or _by_its_rates(fields, start, ranks),
-            _known(fields[2], TYPES, "type"),
-            _known(fields[3], REDUCTIONS, "redop"),
+            record.value(_Type, fields[2], "type"),
+            record.value(_Reduction, fields[3], "redop"),
             place == 1,
             size,
             (_seconds(fields[start], "time"),),
@@ -300,7 +295,7 @@ def _osu(lines: list[str], heading: int, test: str) -> Imported:
     kind = "float"
     types = [found[1] for line in lines if (found := _OSU_TYPE.match(line[:MAX_LINE]))]
     if types and operation in _REDUCING:
-        kind = _known(_OSU_TYPES.get(types[0]), TYPES, f"Datatype {types[0][:40]}")
+        kind = _OSU_TYPES[record.value(Annotated[str, Words(tuple(_OSU_TYPES))], types[0], "Datatype")]
     rows: list[Row] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)

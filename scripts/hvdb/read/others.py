@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hvdb.base import printable, strict_json, whole_file
+from hvdb.base import printable, record, whole_file
 from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.base.strict_json import Malformed
+from hvdb.base.record import Count, Malformed, Range, Text, Words
 from hvdb.read import imported_collectives
 from hvdb.read.imported_collectives import MAX_BYTES, MAX_ROWS, MAX_SECONDS, NCCL_TESTS, OSU_BENCHMARKS, Imported, Row
 
@@ -26,6 +26,9 @@ MAX_CELLS = 200
 MIN_SECONDS = 1e-15
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHOWN_NAMES = 5
+_Name = Annotated[str, Text(300)]
+_Entries = Annotated[list[dict[str, object]], Count(MAX_ROWS)]
+_Repetition = Annotated[int, Range(0, MAX_ROWS)]
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,8 @@ def _name(row: Row) -> str:
 
 
 def _google_benchmark(document: dict[str, Any]) -> Results:
-    entries, context = document["benchmarks"], document.get("context")
-    if not isinstance(entries, list) or len(entries) > MAX_ROWS or not isinstance(context, dict):
-        raise Malformed(f"no context, or no list of at most {MAX_ROWS} benchmarks")
+    entries = record.value(_Entries, document["benchmarks"], "benchmarks")
+    context = record.value(dict[str, object], document.get("context"), "context")
     facts = {
         key: str(context[key])[:40]
         for key in ("num_cpus", "library_build_type")
@@ -86,13 +88,11 @@ def _google_benchmark(document: dict[str, Any]) -> Results:
     }
     samples: dict[str, dict[int, float]] = {}
     for entry in entries:
-        if not isinstance(entry, dict):
-            raise Malformed("a benchmark is not an object")
         if entry.get("run_type", "iteration") != "iteration" or entry.get("skipped") is True:
             continue  # an aggregate of other entries, or a benchmark that did not run
-        name = strict_json.text(entry.get("name"), "the name of a benchmark")
+        name = record.value(_Name, entry.get("name"), "the name of a benchmark")
         shown = printable.terminal(name)
-        repetition = strict_json.whole(entry.get("repetition_index", 0), 0, MAX_ROWS, "repetition_index")
+        repetition = record.value(_Repetition, entry.get("repetition_index", 0), "repetition_index")
         mine = samples.setdefault(name, {})
         if repetition in mine:
             raise Malformed(f"'{shown}' occurs twice")
@@ -105,11 +105,9 @@ def _google_benchmark(document: dict[str, Any]) -> Results:
 def _real_seconds(entry: dict[str, Any], name: str) -> float:
     if entry.get("error_occurred") not in (None, False):
         raise Malformed(f"'{name}' ended with an error")
-    unit = entry.get("time_unit")
-    if not isinstance(unit, str) or unit not in _SECONDS:
-        raise Malformed(f"time_unit of '{name}' is none of {', '.join(_SECONDS)}")
-    scale = _SECONDS[unit]
-    seconds = scale * strict_json.above_zero(entry.get("real_time"), MAX_SECONDS / scale, f"real_time of '{name}'")
+    unit = record.value(Annotated[str, Words(tuple(_SECONDS))], entry.get("time_unit"), f"time_unit of '{name}'")
+    time = Annotated[float, Range(0, MAX_SECONDS / _SECONDS[unit], inner=True)]
+    seconds = _SECONDS[unit] * record.value(time, entry.get("real_time"), f"real_time of '{name}'")
     if seconds < MIN_SECONDS:
         raise Malformed(f"real_time of '{name}' is shorter than {MIN_SECONDS:g} s")
     return seconds

@@ -10,11 +10,14 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import numpy as np
 
+from hvdb.base import record
 from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.judge import sides, thresholds, verdict
+from hvdb.base.record import FINITE, SEVERAL, Malformed, Range
+from hvdb.judge import sides, verdict
 from hvdb.judge.sides import Cell
 from hvdb.judge.thresholds import Thresholds
 from hvdb.judge.verdict import Judgement
@@ -40,9 +43,9 @@ class Plan:
     launch: str
     cells: dict[str, str]
     thresholds: Thresholds
-    looks: tuple[int, ...]
+    looks: Annotated[tuple[Annotated[int, Range(1, MAX_PAIRS)], ...], SEVERAL]
     seconds: float
-    seed: int
+    seed: Annotated[int, FINITE]
 
     def text(self) -> str:
         """Returns the plan as text; equal plans give equal texts."""
@@ -51,28 +54,10 @@ class Plan:
 
 def read(text: str) -> Plan:
     """Parses a plan from a label in a store. Errors: NotComparable if Plan.text() cannot have written `text`."""
-    try:
-        if len(text) > MAX_TEXT_LENGTH:
-            raise ValueError("too long")
-        document = json.loads(text)
-        tolerances = document["thresholds"]
-        plan = Plan(
-            a=str(document["a"]),
-            b=str(document["b"]),
-            launch=str(document["launch"]),
-            cells={str(name): str(options) for name, options in document["cells"].items()},
-            thresholds=Thresholds(
-                thresholds.tolerated(tolerances["default"]), thresholds.rules(tolerances["rules"], "slowdown")
-            ),
-            looks=tuple(map(int, document["looks"])),
-            seconds=float(document["seconds"]),
-            seed=int(document["seed"]),
-        )
-        ascending = plan.looks and plan.looks[0] > 0 and list(plan.looks) == sorted(set(plan.looks))
-        if not (plan.cells and ascending and plan.looks[-1] <= MAX_PAIRS and plan.text() == text):
-            raise ValueError("values that no gate plans")
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise NotComparable(f"label gate.plan is not a plan of a gate: {type(error).__name__}: {error}") from None
+    with record.faults_of("label gate.plan is not a plan of a gate", NotComparable):
+        plan = record.read(Plan, record.json_object(text, MAX_TEXT_LENGTH))
+        if not (plan.cells and list(plan.looks) == sorted(plan.looks) and plan.text() == text):
+            raise Malformed("values that no gate plans")
     return plan
 
 

@@ -14,12 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from hvdb.base import edge, process, progress, strict_json, whole_file
+from hvdb.base import edge, process, progress, record, whole_file
 from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.base.strict_json import Malformed
+from hvdb.base.record import FINITE, Count, Malformed, Range, Text
 from hvdb.judge import verdict
 from hvdb.judge.verdict import Judgement
 from hvdb.read import others
@@ -30,6 +31,7 @@ from hvdb.show.verdict_report import Outcome, Report
 
 FORMAT = "hvdb-pairs 1"
 MAX_FILE_BYTES = 16 << 20  # room for others.MAX_CELLS rows of gate_plan.MAX_PAIRS pairs
+Seconds = Annotated[float, Range(MIN_SECONDS, MAX_SECONDS)]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Plan:
     rows: list[str]
     threshold: float
     pairs: int
-    seed: int
+    seed: Annotated[int, FINITE]
     resolved: dict[str, str]
     directory: str
 
@@ -60,10 +62,10 @@ class Pairs:
     """
 
     plan: Plan
-    facts: dict[str, str] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    facts: dict[str, Annotated[str, Text(300)]] = field(default_factory=dict)
+    missing: Annotated[list[Annotated[str, Text(4096)]], Count(others.MAX_CELLS)] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0})
-    seconds: dict[str, list[list[float]]] = field(default_factory=dict)
+    seconds: Annotated[dict[str, list[list[Seconds]]], Count(others.MAX_CELLS)] = field(default_factory=dict)
     format: str = FORMAT
 
     @property
@@ -129,29 +131,20 @@ def begin(file: Path, plan: Plan) -> Pairs:
     """Returns the pairs of `plan` so far. Errors: HvdbError if `file` holds anything else."""
     if not file.exists():
         return Pairs(plan)
-    try:
-        text = whole_file.read_at_most(file, MAX_FILE_BYTES).decode()
-        pairs = Pairs(**strict_json.load(text, MAX_FILE_BYTES))
-        times = np.array([*pairs.seconds.values()])
-        right = (times >= MIN_SECONDS) & (times < MAX_SECONDS)
-        if pairs.format != FORMAT or times.shape[2:] != (2,) or times.dtype.kind not in "if" or not right.all():
-            raise Malformed("another format, or a time is missing or wrong")
-        if times.shape[0] > others.MAX_CELLS or times.shape[1] > plan.pairs:
-            raise Malformed("more rows or pairs than a gate makes")
-        pairs.seconds = dict(zip(pairs.seconds, times.tolist(), strict=True))
-        pairs.failed = {side: strict_json.whole(pairs.failed[side], 0, 1 << 30, "failed") for side in ("a", "b")}
-        pairs.facts = {name: strict_json.text(value, "a fact") for name, value in pairs.facts.items()}
-        if not isinstance(pairs.missing, list) or len(pairs.missing) > others.MAX_CELLS:
-            raise Malformed("missing is not a list")
-        pairs.missing = [strict_json.text(line, "a missing row", 4096) for line in pairs.missing]
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise HvdbError(f"{file}: does not hold the pairs of a gate with --tool; name a new file with --db") from error
-    if pairs.plan != asdict(plan):
+    content = whole_file.read_at_most(file, MAX_FILE_BYTES)
+    with record.faults_of(f"{file}: does not hold the pairs of a gate with --tool; name a new file with --db"):
+        pairs = record.read(Pairs, record.json_object(record.decoded(content, MAX_FILE_BYTES), MAX_FILE_BYTES))
+        if pairs.format != FORMAT or set(pairs.failed) != {"a", "b"}:
+            raise Malformed("another format")
+        if not pairs.seconds or {len(pair) for row in pairs.seconds.values() for pair in row} != {2}:
+            raise Malformed("a time is missing", "seconds")
+        if {len(row) for row in pairs.seconds.values()} != {pairs.count} or pairs.count > plan.pairs:
+            raise Malformed("a row has too few or too many pairs", "seconds")
+    if pairs.plan != plan:
         raise HvdbError(
             f"{file}: was measured for another plan (other commands, programs, folder, rows, threshold, pairs, seed); "
             "give the same options to go on, or another --db to begin anew"
         )
-    pairs.plan = plan
     return pairs
 
 

@@ -233,7 +233,7 @@ def draw(
     predictions: those of networks that `cells` do not have are left out.
     """
     models = list(dict.fromkeys(cell.model for cell in cells))
-    shown = [prediction for prediction in predictions if prediction.model in models]
+    shown = [prediction for prediction in predictions if prediction.profile.model in models]
     all_bands = predicted.curves(shown)
     bands = all_bands[: len(BAND_COLOURS)]
     colours = dict(zip(dict.fromkeys(curve.name for curve in bands), BAND_COLOURS, strict=False))

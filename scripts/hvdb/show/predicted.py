@@ -50,14 +50,13 @@ def of_point(point: PublishedPoint) -> Subject:
 
 
 def _subject(prediction: Prediction, ranks: int) -> Subject:
-    p = prediction
+    p = prediction.profile
     return Subject(p.model, p.compute_type, p.unit, p.units_per_step, ranks)
 
 
 def _what(prediction: Prediction, what_if: int = 0) -> str:
-    p = prediction
-    schedule = p.what_ifs[what_if].schedule
-    return f"{p.compute_type}, {p.units_per_step} {p.unit} a step, {schedule}, {p.device}"
+    p, schedule = prediction.profile, prediction.what_ifs[what_if].schedule
+    return f"{p.compute_type}, {p.units_per_step} {p.unit} a step, {schedule}, {prediction.device}"
 
 
 def file_text(prediction: Prediction) -> str:
@@ -82,7 +81,7 @@ def curves(predictions: Sequence[Prediction]) -> list[Curve]:
             if rows:
                 changed = f"; {what_if.text}" if what_if.text else ""
                 name = f"PREDICTED, {100 * prediction.confidence:g} % band ({_what(prediction, place)}{changed})"
-                made.append(Curve(name, prediction.model, tuple(rows)))
+                made.append(Curve(name, prediction.profile.model, tuple(rows)))
     return made
 
 
@@ -106,7 +105,7 @@ def notes(predictions: Sequence[Prediction], subjects: Sequence[Subject]) -> lis
     said = []
     for prediction in predictions:
         beside = {_subject(prediction, row.ranks) for row in prediction.rows if row.what_if == 0} & set(subjects)
-        what = f"{tables.title(prediction.model)}, {_what(prediction)}"
+        what = f"{tables.title(prediction.profile.model)}, {_what(prediction)}"
         where = "" if beside else "; not shown, because no row agrees in model, type, units per step and ranks"
         said.append(f"{what}: {_source(prediction)}{where}")
     return said
@@ -150,15 +149,15 @@ def section(
                 known = (_measured(prediction, row, full), _published(prediction, row, stated))
             shown += known[0] != "-"
             what_if = prediction.what_ifs[row.what_if].text or AS_IT_WAS
-            bands = (row.step.text(1e3), row.efficiency.text())
+            bands = (row.step_seconds.text(1e3), row.efficiency.text())
             rows.append((what_if, str(row.ranks), str(row.nodes), *bands, *known))
         said = [_source(prediction), "What its own input sessions measured is no test of it."]
-        others = [cell for cell in full if cell.model == prediction.model]
+        others = [cell for cell in full if cell.model == prediction.profile.model]
         if not shown:
             said.append(
                 f"Nothing measured is beside it: of {len(others)} rows of this network on several ranks, none agrees "
                 "in type, unit, units per step, schedule, device and ranks."
             )
-        title = f"PREDICTED, not measured: {tables.title(prediction.model)}, {_what(prediction)}"
+        title = f"PREDICTED, not measured: {tables.title(prediction.profile.model)}, {_what(prediction)}"
         parts.append(Section(title, [Table(HEADER, rows), Bullets(said)]))
     return [Section("Predicted, not measured", (), parts)] if parts else []

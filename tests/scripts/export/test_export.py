@@ -15,7 +15,7 @@ from prometheus_text import Samples
 from harness import FolderTest, call, full_disk
 from synthetic_store import REPOSITORY, CollSpec, SessionSpec, make
 
-from hvdb.base import strict_json
+from hvdb.base import record
 from hvdb.read import runs
 from hvdb.show import export
 
@@ -165,7 +165,7 @@ class JsonLinesTest(FolderTest):
         _, out, said = call("export", self.db, "--jsonl", "-", code=0)
         self.assertEqual(said, "")
         self.assertTrue(out.isascii())
-        return [strict_json.load(line, len(line)) for line in out.splitlines()]
+        return [record.json_object(line, len(line)) for line in out.splitlines()]
 
     def test_every_run_has_a_line(self) -> None:
         cut = SessionSpec(status="incomplete", started="2026-01-01", phases=("full",))

@@ -251,12 +251,9 @@ class GateTest(GateCase):
         self.assertRegex(done.stdout, r"cell-1 .* 10 .* PASS")
         self.assertIn("threshold: a slow runner", done.stdout)
         for text, message in (
-            ("x = 1", "t.toml: unknown key 'x'"),
-            ("[[threshold]]", "t.toml: rule 1: percent is missing"),
-            ("[[threshold]]\npercent = nan", "not a slowdown above 0"),
-            ('[[threshold]]\npercent = "5"', "not a slowdown above 0"),
-            ("[[threshold]]\npercent = 5\nranks = true", "rule 1: ranks is True"),
-            ("[[threshold]", "t.toml: "),
+            ("x = 1", "t.toml: x: an entry begins with [[threshold]]"),
+            ("[[threshold]]", "t.toml: threshold[1]: percent is missing"),
+            ("[[threshold]]\npercent = 0", "threshold[1].percent: 0.0 is not a slowdown above 0, up to 100 %"),
         ):
             with self.subTest(text):
                 file.write_text(text)

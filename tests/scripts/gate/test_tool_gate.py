@@ -21,7 +21,7 @@ from harness import SCRIPTS, FolderTest, call, eventually, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb.base import process
-from hvdb.base.strict_json import Malformed
+from hvdb.base.record import Malformed
 from hvdb.read import others
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
@@ -339,24 +339,18 @@ class CompareOthersTest(FolderTest):
 
         for words, a in (
             ("'BM_x' ended with an error", one(error_occurred=True)),
-            (r"time_unit of 'BM_x' is none of ns, us, ms, s", one(time_unit="h")),
-            ("time_unit of", one(time_unit=["ns"])),
-            ("real_time of 'BM_x' is not a number above 0", one(real_time=0)),
-            ("real_time of 'BM_x' is not a number above 0", one(real_time=math.nan)),
-            ("real_time of 'BM_x' is not a number above 0", one(real_time=math.inf)),
-            ("real_time of 'BM_x' is not a number above 0", one(real_time=-1.0)),
-            ("real_time of 'BM_x' is not a number above 0", one(real_time="7")),
-            ("real_time of 'BM_x' is not a number above 0", one(real_time=10**400)),
+            (r"time_unit of 'BM_x': 'h' is not one of ns, us, ms, s", one(time_unit="h")),
+            ("real_time of 'BM_x': 0 is not a number above 0", one(real_time=0)),
+            ("real_time of 'BM_x': nan is not a number above 0", one(real_time=math.nan)),
             ("real_time of 'BM_x' is shorter than", one(real_time=1e-320)),
             ("'BM_x' occurs twice", document(good[0], good[0])),
-            ("name of a benchmark is not", one(name=7)),
-            ("name of a benchmark is not", one(name="x" * 1000)),
+            ("name of a benchmark: 'x+...x+' is not", one(name="x" * 1000)),
             (r"'\\x1b\[2J' ended with an error", one(name="\x1b[2J", error_occurred=True)),
             ("are there only aggregates", one(run_type="aggregate")),
-            ("repetition_index is not", one(repetition_index=-1)),
-            ("a benchmark is not an object", document(1)),  # type: ignore[arg-type]
-            ("no list of at most 100000 benchmarks", {"context": {}, "benchmarks": [{}] * 100_001}),
-            ("no list of at most", {"context": {}, "benchmarks": {}}),
+            ("repetition_index: -1 is not", one(repetition_index=-1)),
+            (r"benchmarks\[1\]: 1 is not a table", document(1)),  # type: ignore[arg-type]
+            ("benchmarks: .* is not a list of at most 100000", {"context": {}, "benchmarks": [{}] * 100_001}),
+            ("benchmarks: {} is not a list of at most", {"context": {}, "benchmarks": {}}),
             ("no whole JSON", json.dumps(document(*good))[:-4]),
             ("neither JSON nor a table", "\x1b[31mhello"),
             ("neither JSON nor a table", ""),

@@ -117,8 +117,8 @@ class Files(unittest.TestCase):
             ("line 11: time is not", TABLE.replace("20.00 ", " 0.00 ")),
             ("line 11: time is not", TABLE.replace("20.00 ", "1e300 ")),
             ("wrong elements", TABLE.replace("0.08      0 ", "0.08      7 ")),
-            ("type is none of", TABLE.replace("float", "\x1b[2J")),
-            ("redop is none of", TABLE.replace("   sum ", "   mul ")),
+            ("type: .* is not one of", TABLE.replace("float", "\x1b[2J")),
+            ("redop: 'mul' is not one of", TABLE.replace("   sum ", "   mul ")),
             ("size is not", TABLE.replace("     1048576 ", "9" * 30 + " ")),
             ("list of ranks has a gap", TABLE.replace("Rank  1 ", "Rank  7 ")),
             ("does not name the columns", TABLE.replace(COLUMNS, "# size count type redop algbw time time\n")),
@@ -137,7 +137,7 @@ class Files(unittest.TestCase):
             ("line 5: time is not", OSU.replace("3.50", "\u0663.50")),
             ("line 5: wrong elements", OSU.replace("Iterations", "Validation").replace("     1000", " Fail")),
             ("line 7 begins another test", f"{OSU}{OSU.lstrip()}"),
-            ("Datatype MPI_BYTE is none of", OSU.replace("MPI_FLOAT", "MPI_BYTE")),
+            ("Datatype: 'MPI_BYTE' is not one of", OSU.replace("MPI_FLOAT", "MPI_BYTE")),
             ("begins another test", f"{TABLE}{TABLE}"),
             ("wrong elements", TABLE.replace("0.08      0 ", "0.08     -1 ")),
             ("line 6 is cut off", OSU.replace("1048576 ", "  1048576 ")[: OSU.index("812.25") + 3]),
@@ -168,11 +168,16 @@ class Files(unittest.TestCase):
         for words, text in (
             ("no whole JSON", json.dumps(document())[:-1]),
             ("no whole JSON", "{" * 100_000),
-            ("no config or no results", "{}"),
-            ("list of devices", json.dumps({**document(), "config": {"devices": [1]}})),
-            ("ngpus is not", json.dumps({**document(), "config": {"nthreads": 1, "ngpus": -1, "devices": []}})),
-            ("a size is not", with_row(size=-8)),
-            ("a size is not", with_row(size=True)),
+            ("config is missing", "{}"),
+            (
+                r"config.devices\[1\]: 1 is not a table",
+                json.dumps({**document(), "config": {"nthreads": 1, "ngpus": 1, "devices": [1]}}),
+            ),
+            (
+                "config.ngpus: -1 is not",
+                json.dumps({**document(), "config": {"nthreads": 1, "ngpus": -1, "devices": []}}),
+            ),
+            ("size: -8 is not", with_row(size=-8)),
             ("no time", with_row(in_place={"cpu_time": 3.0})),
             ("time is not", with_row(in_place={"time": math.nan})),
             ("a time of 1024 bytes is not a number", with_row(in_place={"time": "20"})),
@@ -182,7 +187,7 @@ class Files(unittest.TestCase):
             ("wrong elements", with_row(in_place={"time": 3.0, "nwrong": 2.0})),
             ("not a number", with_row(in_place={"time": 3.0, "nwrong": 10**400})),
             ("the test is none of", with_row(experiment_name="\x1b[31m")),
-            ("a result is not", json.dumps({**document(), "results": [7]})),
+            (r"results\[1\]: 7 is not a table", json.dumps({**document(), "results": [7]})),
         ):
             with self.subTest(words):
                 self.refused(text, words)

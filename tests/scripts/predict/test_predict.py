@@ -271,7 +271,7 @@ class OneNodeTest(PredictTest):
             ),
             (
                 "#!/bin/sh\nyes '{\"step\": -1}' | head -n 40\n",
-                "printed something else than results: step is not a number above 0",
+                "printed something else than results: step: -1 is not a number above 0",
             ),
         ):
             with self.subTest(text):

@@ -37,11 +37,9 @@ class ReaderTest(FolderTest):
         file = self.written({**document, "new": [{"key": 1}]})
         read = predictions.read(file)
         self.assertEqual((read.file, read.sha256), (file, hashlib.sha256(file.read_bytes()).hexdigest()))
-        self.assertEqual(
-            (read.model, read.unit, read.units_per_step, read.compute_type), ("resnet50", "images", 8, "fp32")
-        )
+        self.assertEqual(read.profile, predictions.Profile("resnet50", "images", 8, "fp32"))
         self.assertEqual((read.device, read.ranks_per_node, read.confidence), ("cpu", 2, 0.9))
-        self.assertEqual((read.sessions, read.inputs), (("s",), {"a.db": "0" * 64}))
+        self.assertEqual((read.sessions, read.inputs), (("s",), (predictions.Input("a.db", "0" * 64),)))
         self.assertEqual(read.what_ifs[1].hardware, {"link_gbit": 100})
         self.assertEqual([(row.what_if, row.ranks) for row in read.rows], [(0, 1), (0, 2), (0, 64), (1, 64)])
         self.assertEqual(read.rows[1].parts["interference"], -0.001)
@@ -54,43 +52,33 @@ class ReaderTest(FolderTest):
         upside_down = {"low": 0.9, "middle": 0.8, "high": 1.0}
         nothing = {"low": 0.0, "middle": 0.8, "high": 1.0}
         cases = {
-            "no JSON": "{",
-            "no JSON object": [],
-            "a key that occurs twice": '{"a": 1, "a": 1}',
-            "the number NaN": json.dumps(with_row(ranks=float("nan"))),
             "more than 8 MiB": '"' + " " * (9 << 20),
             "its format is not hvdb-prediction": {"format": "hvdb-verdict"},
             "of version 2, and this program knows version 1": made.document(version=2),
             "'predicted' is not true": made.document(predicted=False),
-            "confidence is not a number from 0 to 1": made.document(confidence=90),
-            "model is not a text of at most 300": made.document(model="m" * 301),
-            "units_per_step is not a whole number": made.document(units_per_step=True),
-            "latest_input has not the form": made.document(latest_input="yesterday"),
-            "the SHA-256 of an input has not the form": made.document(inputs=[{"file": "a", "sha256": "A" * 64}]),
+            "confidence: 90 is not a number from 0 to 1": made.document(confidence=90),
+            "profile.model: 'm+...m+' is not a text of at most 300": made.document(model="m" * 301),
+            "profile.units_per_step: True is not a whole number": made.document(units_per_step=True),
+            "latest_input: 'yesterday' is not a time": made.document(latest_input="yesterday"),
+            r"inputs\[1\].sha256: 'A+' is not a SHA-256": made.document(inputs=[{"file": "a", "sha256": "A" * 64}]),
             "the first of what_ifs is not the run": made.document(what_ifs=[]),
-            "a row is not an object": made.document(rows=[1]),
-            "rows is not a list of at most 4096": made.document(rows=[1] * 4097),
+            r"rows\[1\]: 1 is not a table": made.document(rows=[1]),
+            r"rows: \[1, 1, .*\] is not a list of at most 4096": made.document(rows=[1] * 4097),
             "no rows": made.document(rows=[]),
             "or two of one what-if and number of ranks": made.document(rows=[made.row(2, 0.9)] * 2),
-            "what_if is not a whole number from 0 to 1": with_row(what_if=2),
-            "nodes is not a whole number from 1 to 2": with_row(nodes=3),
-            "efficiency has not low <= middle <= high": with_row(efficiency=upside_down),
-            "efficiency is not a number above 0": with_row(efficiency=nothing),
-            "step_seconds is not a number above 0": with_row(step_seconds=made.band(1e12)),
-            "part exposed is not a number": with_row(parts={"exposed": "much"}),
+            "a row of a what-if that is not there": with_row(what_if=2),
+            r"rows\[1\].nodes: 3 is more than the 2 ranks": with_row(nodes=3),
+            "efficiency: has not low <= middle <= high": with_row(efficiency=upside_down),
+            "efficiency.low: 0.0 is not a number above 0": with_row(efficiency=nothing),
+            "step_seconds.low: 999999999999.95 is not a number above 0": with_row(step_seconds=made.band(1e12)),
+            "parts.exposed: 'much' is not a number": with_row(parts={"exposed": "much"}),
         }
         for text, document in cases.items():
             with self.subTest(text):
                 self.refused(document, text)
         self.refused(json.dumps(with_row()).replace("0.9", "1e999"), "is not a number")
-        self.refused('{"a":' * 100_000, "no JSON")
-        with self.assertRaisesRegex(HvdbError, "not a file"):
-            predictions.read(self.folder)
         with self.assertRaisesRegex(HvdbError, "cannot be read: No such file"):
             predictions.read(self.folder / "none")
-        (self.folder / "p.json").write_bytes(b'{"format": "\xff"}')
-        with self.assertRaisesRegex(HvdbError, "not UTF-8"):
-            predictions.read(self.folder / "p.json")
 
 
 class PredictWritesTest(PredictTest):
@@ -100,7 +88,7 @@ class PredictWritesTest(PredictTest):
         jsonschema.validate(document, SCHEMA)
         read = predictions.read(self.json)
         self.assertEqual([row.ranks for row in read.rows], [1, 2])
-        self.assertIn(str(self.db), read.inputs)
+        self.assertIn(str(self.db), [one.file for one in read.inputs])
 
 
 if __name__ == "__main__":

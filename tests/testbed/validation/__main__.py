@@ -178,7 +178,7 @@ class Measurement:
                 "options": " ".join(made.what_ifs[row.what_if].options),
                 "rate_mbit": link.bits_per_second / 1e6,
                 "latency_us": link.latency_seconds * 1e6,
-                "predicted": asdict(row.step),
+                "predicted": asdict(row.step_seconds),
                 "measured": {"step_seconds": one.step, "low": low, "high": high},
                 "trivial": self.trivial(row.ranks, session),
             }
