@@ -112,7 +112,7 @@ class BadInput(FolderTest):
         # The shell waits for its child. A signal that is sent only to the shell does not reach the child.
         script = f"#!/bin/sh\nsleep 86400 &\necho $! >{shlex.quote(str(note))}\nwait\n"
         self.program = executable(self.folder / "sleeper", script)
-        self.change("UPDATE session SET command_line = 'hvd_bench'")
+        self.change("UPDATE session SET command_line = 'hvd_bench --ranks 2'")
         return note
 
     def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:

@@ -26,7 +26,7 @@ FAKE_BENCH = """#!{python}
     assert os.environ["OMP_PLACES"] == "cores (2)", "the variable of the record is lost"
     assert not os.environ.get("LD_AUDIT"), "a variable that is not on the list"
     options = dict(word.split("=", 1) for word in sys.argv[1:])
-    assert list(options) == ["--learning-rate", "--label", "--db"], options
+    assert list(options) == ["--ranks", "--learning-rate", "--label", "--db"], options
     make(Path(options["--db"]), SessionSpec(noise=0.001, full=float(options["--learning-rate"]),
                                             provenance={{"cpu.model": (options["--label"][4:], 1)}}), seed=5)
 """
@@ -114,17 +114,18 @@ class CommandTest(FolderTest):
         """Adds a fact to all runs. The fact is no part of the runs' fingerprint."""
         self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
 
-    def record(self, full: float, cpu: str) -> str:
+    def record(self, full: float, cpu: str, ranks: int = 2) -> str:
         """Makes a store whose session the stand-in self.program can repeat. Returns the id of the full run."""
         text = textwrap.dedent(FAKE_BENCH.format(python=sys.executable, tests=str(Path(__file__).parent)))
         self.program = executable(self.folder / "fake bench", text.replace("\n    ", "\n"))
         command = (
             "cd /gone && env LD_AUDIT=/x.so OMP_PLACES='cores (2)' "
-            f"/gone/hvd_bench --learning-rate {full} --label {shlex.quote(f'cpu={cpu}')} --db old.db --json"
+            f"/gone/hvd_bench --ranks 2 --learning-rate {full} --label {shlex.quote(f'cpu={cpu}')} --db old.db --json"
         )
-        (made,) = make(self.db, SessionSpec(noise=0.001, provenance={"cpu.model": ("Test CPU", 1)}))
+        spec = SessionSpec(ranks=ranks, noise=0.001, provenance={"cpu.model": ("Test CPU", 1)})
+        (self.runs,) = make(self.db, spec)
         self.change("UPDATE session SET command_line = ?", command)
-        return made["full"]
+        return self.runs["full"]
 
     def again(self, run_id: str, *words: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
         return run("rerun", run_id, self.db, "--execute", "--program", self.program, *words, code=code)
@@ -139,7 +140,9 @@ class CommandTest(FolderTest):
         done = self.again(self.record(2.5, "Test CPU"), code=0)
         self.assertRegex(done.stdout, r"ratio now / then: 0\.(49|50)\d \[0\.")
         self.assertIn("reduced gradients: bit-identical", done.stdout)
-        self.assertRegex(done.stdout, r"\nruns: OMP_PLACES='cores \(2\)' '/.*/fake bench' --learning-rate=2.5 ")
+        self.assertRegex(
+            done.stdout, r"\nruns: OMP_PLACES='cores \(2\)' '/.*/fake bench' --ranks=2 --learning-rate=2.5 "
+        )
         self.assertIn("\nleft out: variable LD_AUDIT=/x.so: set it yourself if you trust it\n", done.stdout)
 
     def test_a_record_is_never_given_to_a_shell(self) -> None:
@@ -148,7 +151,7 @@ class CommandTest(FolderTest):
         touched = self.folder / "touched"
         for command in (f"touch {touched}; true", f"hvd_bench --seed 3; touch {touched}", f"sh -c 'touch {touched}'"):
             self.change("UPDATE session SET command_line = ?", command)
-            for words in (("--program", self.program), ()):
+            for words in (("--program", self.program), ("--launch", "env"), ()):
                 done = run("rerun", run_id, self.db, "--execute", *words)
                 self.assert_fault(
                     done, 2, "the command line of run .* is not run again: .*; if you trust it, run it by hand: "
@@ -157,6 +160,42 @@ class CommandTest(FolderTest):
         self.assertFalse(touched.exists())
         shown = run("rerun", run_id, self.db, code=0)
         self.assertIn("--execute does not run it: ", shown.stdout)
+
+    def launched(self, launcher: str, ranks: int = 2) -> str:
+        """Makes the record of record() one that `launcher` started. Returns the id of its full run."""
+        run_id = self.record(1.25, "Test CPU", ranks)
+        line = f"env OMP_PLACES='cores (2)' {launcher} hvd_bench --learning-rate 1.25 --label 'cpu=Test CPU'"
+        self.change("UPDATE session SET command_line = ?", line)
+        self.program.write_text(self.program.read_text().replace('["--ranks", ', "["))
+        return run_id
+
+    def test_several_processes_need_a_launcher_that_the_person_names(self) -> None:
+        """The recorded launcher is only shown, so that it can be copied. A phase of one rank needs it too."""
+        note = self.folder / "launched"
+        own = executable(self.folder / "my launcher", f'#!/bin/sh\necho "$1" >"{note}"\nshift\nexec "$@"\n')
+        recorded = f"sh -c 'touch {note}\n\x1b[2J' $(x)"
+        run_id = self.launched(recorded)
+        words = f"""--launch 'sh -c '"'"'touch {note}\\n\\x1b[2J'"'"' '"'"'$(x)'"'"''"""
+        refused = "a launcher must start the 2 ranks of run .*: name yours with --launch; the record has --launch 'sh "
+        for each in (run_id, self.runs["solo"]):
+            done = self.again(each)
+            self.assert_fault(done, 2, refused)
+            self.assertIn(f"has {words} (copy it only if you trust it)\n", done.stderr)
+        shown = run("rerun", run_id, self.db, code=0).stdout
+        self.assertIn(f"--execute does not run it: a launcher must start the 2 ranks of run {run_id[:8]}: ", shown)
+        self.assertFalse(note.exists())
+        done = self.again(run_id, "--launch", f"'{own}' -2", code=0)
+        self.assertRegex(done.stdout, r"\nruns: OMP_PLACES='cores \(2\)' '/.*/my launcher' -2 '/.*/fake bench' --learn")
+        self.assertEqual(note.read_text(), "-2\n")
+        self.change("UPDATE session SET command_line = 'hvd_bench'")
+        self.assert_fault(self.again(run_id), 2, "name yours with --launch; the record has none$")
+        self.assert_fault(self.again(run_id, "--launch", "'mpirun"), 2, "--launch ''mpirun': no closing quotation")
+
+    def test_one_process_needs_no_launcher(self) -> None:
+        run_id = self.launched("mpirun -n 1", ranks=1)
+        shown = run("rerun", run_id, self.db, "--program", self.program, code=0).stdout
+        self.assertRegex(shown, "\nruns: OMP_PLACES='cores .2.' '/.*/fake bench' --learn")
+        self.assertIn("\nleft out: the launcher: --launch 'mpirun -n 1' if you trust it\n", shown)
 
     def test_a_record_from_before_new_labels_cycles_them(self) -> None:
         """A record without data.labels is from a program that cycled the labels, so a rerun must cycle them. If the
@@ -172,13 +211,14 @@ class CommandTest(FolderTest):
     def test_rerun_repeats_the_size_that_fit_chose(self) -> None:
         """--fit could choose another batch today, so the record's own batch, image size and rate stand in its place."""
         run_id = self.record(1.25, "Test CPU")
-        command = "hvd_bench --model vgg16 --efficiency --fit --batch-size 4"
+        command = "hvd_bench --model vgg16 --efficiency --fit --batch-size 4 --ranks 2"
         self.change("UPDATE session SET command_line = ?", command)
         self.change("UPDATE run SET batch_size = 3, image_size = 160")
         self.fact("sgd.learning_rate", "0.0075")
         shown = run("rerun", run_id, self.db, "--program", self.program, code=0).stdout
         self.assertRegex(
-            shown, "runs: .* --model=vgg16 --efficiency --batch-size=3 --image-size=160 --learning-rate=0.0075 --db="
+            shown,
+            "runs: .* --model=vgg16 --efficiency --ranks=2 --batch-size=3 --image-size=160 --learning-rate=0.0075 --d",
         )
         self.change("UPDATE provenance SET value = '0.1 --db=/stranger' WHERE key = 'sgd.learning_rate'")
         shown = run("rerun", run_id, self.db, "--program", self.program, code=0).stdout
@@ -199,7 +239,7 @@ class CommandTest(FolderTest):
         run_id = self.record(1.25, "Test CPU")
         executable(self.folder / "fake bench", "#!/bin/sh\nexit 7\n")
         self.assert_fault(
-            self.again(run_id), 2, "exit code 7: OMP_PLACES='cores .2.' '/.*/fake bench' --learning-rate="
+            self.again(run_id), 2, "exit code 7: OMP_PLACES='cores .2.' '/.*/fake bench' --ranks=2 --learning-rate="
         )
 
     def test_what_cannot_change_the_result_is_said_to_be_so(self) -> None:
@@ -215,10 +255,12 @@ class CommandTest(FolderTest):
         built = f"\nbuilt from: commit {commit}, clean (git checkout {commit} && scripts/build release)\n"
         self.assertIn(built, shown.stdout)
         program = executable(self.folder / "my bench", "")
-        shown = run("rerun", "c6eb28e8", db, "--program", program, "--db", "/n.db", code=0)
+        words = ("--program", program, "--db", "/n.db", "--launch", "srun -n 2")
+        shown = run("rerun", "c6eb28e8", db, *words, code=0)
         options = "--model=inception3 --efficiency --threads=1 --batch-size=4 --max-time=75"
-        self.assertIn(f"\nruns: mpirun -n 2 '{program}' {options} --db=/n.db\n", shown.stdout)
-        self.assert_fault(run("rerun", "c6eb28e8", db, "--program", "/none"), 2, "--program: no program at /none: ")
+        self.assertIn(f"\nruns: srun -n 2 '{program}' {options} --db=/n.db\n", shown.stdout)
+        words = ("--program", "/none", "--launch", "srun")
+        self.assert_fault(run("rerun", "c6eb28e8", db, *words), 2, "--program: no program at /none: ")
 
     def test_every_recorded_command_line_is_read(self) -> None:
         """Reads every command line of a training in the recorded stores, on CPUs and on GPUs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -31,14 +32,26 @@ class RecordedCommand(unittest.TestCase):
         line = "cd '/a b' && env OMP_NUM_THREADS=2 mpirun -n 2 ./x/hvd_bench --model vgg16 --label 'k=a b' --efficiency"
         self.assertEqual(
             command(parse(line), HERE, DB, {}),
-            ["mpirun", "-n", "2", str(HERE), "--model=vgg16", "--label=k=a b", "--efficiency", f"--db={DB}"],
+            [str(HERE), "--model=vgg16", "--label=k=a b", "--efficiency", f"--db={DB}"],
         )
         self.assertEqual(parse(line).variables, {"OMP_NUM_THREADS": "2"})
         vectors = {"HVD_MAX_CPU_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
         self.assertEqual(parse("env HVD_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 hvd_bench").variables, vectors)
-        for launcher in ("srun --mpi=pmix -N 2 -n 8", "jsrun -n 6", "mpiexec -n 4", "mpirun -np 4 --map-by ppr:2:node"):
-            made = self.words(f"{launcher} hvd_bench train --no_check --batch_size=4")
-            self.assertEqual(made, f"{launcher} {HERE} --no-check --batch-size=4 --db={DB}")
+        made = self.words("hvd_bench train --no_check --batch_size=4")
+        self.assertEqual(made, f"{HERE} --no-check --batch-size=4 --db={DB}")
+
+    def test_a_launcher_is_told_apart_and_never_taken(self) -> None:
+        for launcher in (
+            "",
+            "mpirun -n 2",
+            "srun --mpi=pmix -N 2 -n 8",
+            "jsrun -n 6",
+            "/tmp/mpirun --wdir=/hvd_bench -x LD_PRELOAD=/tmp/x.so",
+            "sh -c 'touch x'",
+        ):
+            line = f"env OMP_NUM_THREADS=2 {launcher} /x/hvd_bench --seed 3"
+            self.assertEqual(shlex.join(parse(line).launcher), launcher)
+            self.assertEqual(self.words(line), f"{HERE} --seed=3 --db={DB}")
 
     def test_no_file_comes_from_the_record(self) -> None:
         line = (
@@ -54,13 +67,8 @@ class RecordedCommand(unittest.TestCase):
         self.assertIn(" --replay=/my/step ", self.words("hvd_bench --replay /their/step", replay="/my/step"))
 
     def test_what_is_not_the_program_is_refused(self) -> None:
-        self.refused("touch x; true", "'touch' is not hvd_bench or a known launcher")
-        self.refused("", "'' is not hvd_bench")
-        self.refused("cd /x && cd /y && hvd_bench", "'cd' is not")
-        self.refused("/tmp/mpirun -n 2 hvd_bench", "'/tmp/mpirun' is not")
-        self.refused("mpirun -n 2 sh -c hvd_bench", "unknown program 'sh'")
-        self.refused("mpirun -n 2", "there is no hvd_bench behind mpirun")
-        self.refused("python hvd_bench", "'python' is not")
+        for line in ("touch x; true", "", "mpirun -n 2", "mpirun -n 2 sh -c 'hvd_bench --seed 3'"):
+            self.refused(line, "there is no hvd_bench in it")
         self.refused('hvd_bench --model "x', "no closing quotation")
         self.refused("hvd_bench --model a\0b", "NUL")
 
@@ -82,57 +90,29 @@ class RecordedCommand(unittest.TestCase):
         self.refused("hvd_bench --model --db x", "the value of option '--model' is missing")
         self.refused("hvd_bench --efficiency=1", "unknown option '--efficiency'")
 
-    def test_options_of_launchers(self) -> None:
-        for options, why in (
-            ("--mca mca_component_path /tmp/x", "unknown option of mpirun '--mca'"),
-            ("--prefix /tmp/x", "unknown option of mpirun '--prefix'"),
-            ("-x LD_PRELOAD=/tmp/x.so", "unknown option of mpirun '-x'"),
-            ("--hostfile /tmp/x", "unknown option of mpirun '--hostfile'"),
-            ("-H other", "unknown option of mpirun '-H'"),
-            ("--wdir /tmp", "unknown option of mpirun '--wdir'"),
-            ("--tune /tmp/x", "unknown option of mpirun '--tune'"),
-            ("--map-by rankfile:file=/tmp/x", "--map-by has the value 'rankfile:file=/tmp/x', which is not taken"),
-            ("--map-by rankfile:file=x", "which is not taken"),
-            ("-n 99999", "-n has the value '99999', which is not taken"),
-            ("-n hvd_bench", "-n has the value 'hvd_bench'"),
-        ):
-            self.refused(f"mpirun {options} hvd_bench", why)
-        self.refused("srun --prolog=/tmp/x hvd_bench", "unknown option of srun '--prolog'")
-        self.refused("srun --mpi=/tmp/x hvd_bench", "which is not taken")
-
-    def test_places_of_ranks_are_listed_words(self) -> None:
-        for option, good, bad in (
-            (
-                "mpirun --map-by",
-                "slot core:pe=2 ppr:2:node:PE=4 L3cache :oversubscribe numa:pe=2,span package:if-supported",
-                "rankFILE:FILE=hosts rankf:f=hosts RANKFILE:file=hosts seq node:file=hosts pe-list=x ppr:0:node node:",
-            ),
-            (
-                "mpirun --bind-to",
-                "none hwthread core:overload-allowed socket:if-supported",
-                "cpu-list file=x core,core",
-            ),
-            ("mpirun --rank-by", "slot node:span fill", "rankfile file"),
-            ("srun --cpu-bind", "none verbose,cores map_cpu:0,2,4 mask_cpu:0x3,0xC", "file=x map_cpu:file"),
-            ("srun -m", "block:cyclic:fcyclic plane=4 *:block,NoPack", "arbitrary file"),
-            ("srun --hint", "nomultithread", "file"),
-            ("srun --gpu-bind", "closest single:2 verbose,map_gpu:0,1", "file"),
-            ("jsrun -b", "packed:7 rs none proportional-packed:2", "file"),
-            ("jsrun -d", "packed cyclic plane:4", "file"),
+    def test_variables_that_place_ranks_have_listed_words(self) -> None:
+        good = (
+            "slot core:pe=2 ppr:2:node:PE=4 L3cache :oversubscribe numa:pe=2,span package:if-supported none "
+            "core:overload-allowed fill"
+        )
+        bad = (
+            "rankFILE:FILE=hosts rankf:f=hosts RANKFILE:file=hosts seq node:file=hosts pe-list=x ppr:0:node node: "
+            "cpu-list file=hosts core,core"
+        )
+        for name in (
+            "PRTE_MCA_rmaps_default_mapping_policy",
+            "OMPI_MCA_rmaps_base_mapping_policy",
+            "OMPI_MCA_hwloc_base_binding_policy",
         ):
             for value in good.split():
-                self.assertIn(f" {value} ", self.words(f"{option} '{value}' hvd_bench"))
+                self.assertEqual(parse(f"env {name}={value} hvd_bench").variables, {name: value})
             for value in bad.split():
-                self.refused(f"{option} {value} hvd_bench", "which is not taken")
-        for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_mapping_policy"):
-            self.assertEqual(parse(f"env {name}=:oversubscribe hvd_bench").variables, {name: ":oversubscribe"})
-            self.assertEqual(parse(f"env {name}=rankfile:FILE=hosts hvd_bench").variables, {})
-        self.assertEqual(parse("env OMPI_MCA_hwloc_base_binding_policy=file=hosts hvd_bench").variables, {})
+                self.assertEqual(parse(f"env {name}={value} hvd_bench").variables, {})
 
     def test_no_value_is_a_word_of_its_own(self) -> None:
         """After ":" mpirun starts a second program: `mpirun hvd_bench --model : --tune --label /tmp/evil`."""
         line = "mpirun -n 1 hvd_bench --model : --tune --label /tmp/evil --algorithm : --no-check"
-        for word in command(parse(line), HERE, DB, {})[4:]:
+        for word in command(parse(line), HERE, DB, {})[1:]:
             self.assertRegex(word, "^--[a-z]")
 
     def test_variables(self) -> None:

@@ -12,7 +12,7 @@ from hvdb.base.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.commands import new_parser, number, selection
 from hvdb.judge import efficiency
 from hvdb.read import runs
-from hvdb.run import rerun
+from hvdb.run import rerun, side_command
 from hvdb.show import tables
 
 _seconds = number(lambda value: 0 < value < 1e8, "{} is not a positive number of seconds")
@@ -23,13 +23,19 @@ def parser() -> argparse.ArgumentParser:
     made = new_parser(
         "rerun",
         "Shows how a stored run was made; with --execute, runs it again and compares. Of the recorded command line, "
-        "known options of hvd_bench, mpirun, srun and jsrun are taken, and known variables that name no file. "
-        "The program and all files are yours; no shell reads the record.",
+        "known options of hvd_bench and known variables are taken, none of which names a file. "
+        "The launcher, the program and all files are yours; no shell reads the record.",
     )
     made.add_argument("run", metavar="RUN_ID", help="start of the run's UUID")
     made.add_argument("stores", nargs="+", type=Path, metavar="STORE")
     made.add_argument("--execute", action="store_true", help="run it again and compare")
     made.add_argument("--db", type=Path, metavar="STORE", help="keep the new run in this store (it must not exist)")
+    made.add_argument(
+        "--launch",
+        default="",
+        metavar="WORDS",
+        help="launcher of the run, such as 'mpirun -n 2'; needed for ranks in several processes",
+    )
     made.add_argument("--directory", type=Path, metavar="FOLDER", help="run it there (default: here)")
     made.add_argument(
         "--program",
@@ -50,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     first = runs.find(stored, arguments.run)
     printable.say(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
     printable.say(f"command: {first.session['command_line']}")
-    place = rerun.Place(arguments.directory, arguments.program, arguments.replay, arguments.tuning_folder)
+    launch = tuple(side_command.split_words(arguments.launch, "--launch"))
+    place = rerun.Place(arguments.directory, launch, arguments.program, arguments.replay, arguments.tuning_folder)
     if not arguments.execute:
         printable.say(rerun.built_from(first))
         try:

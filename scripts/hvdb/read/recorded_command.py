@@ -1,9 +1,9 @@
 """Reads the command line of a stored run. Uses only listed words, since a stranger may have stored it.
 
 bench/store/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
-parse() takes the launcher's name, its options and the variables in this module's lists, and those options of hvd_bench
-whose row in results/options.json says what a rerun does with them. No option or variable that is taken can name a file.
-The person who runs the command again names the program and all files. The command runs without a shell.
+parse() takes the variables in this module's lists, and those options of hvd_bench whose row in results/options.json
+says what a rerun does with them. No option or variable that is taken can name a file. The launcher is only shown. The
+person who runs the command again names the launcher, the program and all files. The command runs without a shell.
 """
 
 from __future__ import annotations
@@ -19,56 +19,6 @@ from hvdb.base.errors import HvdbError
 
 PROGRAM = data.BENCH
 TRACE_VARIABLE = "HOROVOD_TIMELINE"
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
-_NOTHING = re.compile(r"")
-# mpirun's words that say where to place ranks. Only listed words are taken: mpirun has other words that read a file
-# (rankfile:file=..., seq), and accepts any abbreviation of a word in upper or lower case.
-_OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
-_MODIFIER = (
-    "(?:pe=[1-9][0-9]{0,3}|span|(?:no)?oversubscribe|overload-allowed|no-overload|if-supported|(?:no)?inherit|"
-    "hwtcpus|corecpus)"
-)
-_PLACE = re.compile(
-    f"(?:(?:ppr:[1-9][0-9]{{0,3}}:)?{_OBJECT}(?::{_MODIFIER}(?:[:,]{_MODIFIER})*)?|:{_MODIFIER}(?:[:,]{_MODIFIER})*)",
-    re.IGNORECASE,
-)
-_NUMBERS = "(?:[0-9]|0x[0-9a-f])[0-9a-f]*(?:,(?:0x)?[0-9a-f]+)*"
-_CPU_BIND = re.compile(
-    "(?:(?:quiet|verbose),)?(?:quiet|verbose|none|no|rank|rank_ldom|sockets|cores|threads|ldoms|boards|"
-    f"(?:map|mask)_(?:cpu|ldom):{_NUMBERS})",
-    re.IGNORECASE,
-)
-_GPU_BIND = re.compile(
-    f"(?:verbose,)?(?:none|closest|(?:single|per_task):[0-9]{{1,4}}|(?:map|mask)_gpu:{_NUMBERS})", re.IGNORECASE
-)
-_SPREAD = r"(?:\*|block|cyclic|fcyclic|plane=[0-9]{1,4})"
-_MPIRUN = {
-    **dict.fromkeys(("-n", "-np", "--n", "--np", "-c"), _NUMBER),
-    **dict.fromkeys(("--map-by", "--bind-to", "--rank-by"), _PLACE),
-    **dict.fromkeys(("--report-bindings", "--use-hwthread-cpus"), _NOTHING),
-}
-# Launcher -> its options -> the pattern that an option's value must match; _NOTHING: the option takes no value.
-LAUNCHERS = {
-    "mpirun": _MPIRUN,
-    "mpiexec": _MPIRUN,
-    "srun": {
-        **dict.fromkeys(("-n", "--ntasks", "-N", "--nodes", "-c", "--cpus-per-task", "--ntasks-per-node"), _NUMBER),
-        **dict.fromkeys(("--gpus-per-node", "--gpus-per-task"), _NUMBER),
-        **dict.fromkeys(("--distribution", "-m"), re.compile(f"{_SPREAD}(?::{_SPREAD}){{0,2}}(?:,(?:No)?Pack)?")),
-        "--cpu-bind": _CPU_BIND,
-        "--gpu-bind": _GPU_BIND,
-        "--hint": re.compile("compute_bound|memory_bound|(?:no)?multithread"),
-        "--mpi": re.compile(r"pmix(_v[0-9])?|pmi2|none"),
-        "--exclusive": _NOTHING,
-    },
-    "jsrun": {
-        **dict.fromkeys(("-n", "--nrs", "-a", "--tasks_per_rs", "-c", "--cpu_per_rs", "-r", "--rs_per_host"), _NUMBER),
-        **dict.fromkeys(("-g", "--gpu_per_rs"), re.compile("[0-9]{1,4}")),
-        **dict.fromkeys(("-b", "--bind"), re.compile("none|rs|(?:proportional-)?packed(?::smt)?:[0-9]{1,4}")),
-        **dict.fromkeys(("-d", "--launch_distribution"), re.compile("packed|cyclic|plane:[0-9]{1,4}")),
-    },
-}
 
 # Environment variables that parse() takes. Each of them tunes the program or a library, and cannot name a file, a
 # plug-in or a program.
@@ -89,10 +39,20 @@ VARIABLES = frozenset(
 )
 # A "/" is allowed only in a network (10.0.0.0/16), so that even a listed variable cannot name a file.
 _VALUE = re.compile(r"(?:[A-Za-z0-9_.,:;=^+*{}()@% \[\]-]|(?<=[0-9])/(?=[0-9]))*")
-# Environment variables that mean the same as an option of mpirun. Like the option, such a variable could name a file.
+# Variables that say where mpirun places ranks. Only listed words are taken: mpirun has other words that read a file
+# (rankfile:file=..., seq), and accepts any abbreviation of a word in upper or lower case.
 _PLACES = frozenset(
     "OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_mapping_policy "
     "PRTE_MCA_rmaps_default_mapping_policy".split()
+)
+_OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
+_MODIFIER = (
+    "(?:pe=[1-9][0-9]{0,3}|span|(?:no)?oversubscribe|overload-allowed|no-overload|if-supported|(?:no)?inherit|"
+    "hwtcpus|corecpus)"
+)
+_PLACE = re.compile(
+    f"(?:(?:ppr:[1-9][0-9]{{0,3}}:)?{_OBJECT}(?::{_MODIFIER}(?:[:,]{_MODIFIER})*)?|:{_MODIFIER}(?:[:,]{_MODIFIER})*)",
+    re.IGNORECASE,
 )
 
 
@@ -102,9 +62,10 @@ class Unknown(ValueError):
 
 @dataclass(frozen=True)
 class Recorded:
-    """The parts of a command line that are used. left_out: a line for each variable that is not used.
+    """The parts of a command line. left_out: a line for each variable that is not used.
 
-    Each option and its value are one word, so that no value can be the word ":", by which mpirun starts a new command.
+    launcher: the words before the program, which nobody has checked: to be shown, never to be run. Each option and its
+    value are one word, so that no value can be the word ":", by which mpirun starts a new command.
     """
 
     launcher: tuple[str, ...] = ()
@@ -125,9 +86,8 @@ def parse(command_line: str) -> Recorded:
     if words[:1] == ["cd"] and words[2:3] == ["&&"]:
         words = words[3:]
     variables, words, left_out = _variables(words)
-    rest = iter(words)
-    launcher = _launcher(words, rest)
-    options, files = _options(rest)
+    launcher, words = _launcher(words)
+    options, files = _options(iter(words))
     if trace := variables.pop(TRACE_VARIABLE, ""):
         files.setdefault("timeline-filename", trace)
     return Recorded(launcher, options, variables, files, left_out)
@@ -148,33 +108,12 @@ def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, 
     return taken, words[count:], tuple(left_out)
 
 
-def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
-    """Returns the launcher with its options, or () without a launcher. Reads `rest` up to the program's name.
-
-    The program's name is read too.
-    """
-    first = next(rest, "")
-    if PurePosixPath(first).name == PROGRAM:
-        return ()
-    if first not in LAUNCHERS:
-        raise Unknown(f"'{first}' is not {PROGRAM} or a known launcher ({', '.join(LAUNCHERS)})")
-    taken = [first]
-    for word in rest:
+def _launcher(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the words before the program's name, and the words after it. Errors: Unknown."""
+    for place, word in enumerate(words):
         if PurePosixPath(word).name == PROGRAM and not word.startswith("-"):
-            return tuple(taken)
-        name, equals, value = word.partition("=")
-        allowed = LAUNCHERS[first].get(name)
-        if allowed is None:
-            kind = f"option of {first}" if word.startswith("-") else "program"
-            raise Unknown(f"unknown {kind} '{name if word.startswith('-') else word}'")
-        if allowed is _NOTHING and not equals:
-            taken.append(word)
-            continue
-        value = value if equals else next(rest, "")
-        if not value or not allowed.fullmatch(value):
-            raise Unknown(f"{first}'s option {name} has the value '{value}', which is not taken")
-        taken += [f"{name}={value}"] if equals else [name, value]
-    raise Unknown(f"there is no {PROGRAM} behind {first}")
+            return tuple(words[:place]), words[place + 1 :]
+    raise Unknown(f"there is no {PROGRAM} in it")
 
 
 def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -204,9 +143,9 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
-    """Returns the words of the command to run. files: option -> the file to use instead of the recorded file.
+    """Returns the words of the command to run, without a launcher.
 
-    A trace is written beside the store.
+    files: option -> the file to use instead of the recorded file. A trace is written beside the store.
 
     Errors: HvdbError if --replay was recorded and `files` has no file for it.
     """
@@ -215,4 +154,4 @@ def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[
     own = [f"--{name}={path}" for name, path in files.items() if name in recorded.files]
     if "timeline-filename" in recorded.files:
         own.append(f"--timeline-filename={store_file}.trace")
-    return [*recorded.launcher, str(program), *recorded.options, *own, f"--db={store_file}"]
+    return [str(program), *recorded.options, *own, f"--db={store_file}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,13 +37,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and with which files to repeat a run. The person who repeats the run names them; none is from the record.
+    """Where, how and with which files to repeat a run. The person who repeats it names them; none is from the record.
 
-    program: the hvd_bench to run; None: the result of find_program(). replay: needed if the record has --replay.
-    tuning_folder: needed if the record has --tuning-folder.
+    launch: the words of the launcher; a run of one process needs none. program: the hvd_bench to run; None: the result
+    of find_program(). replay: needed if the record has --replay. tuning_folder: needed if the record has
+    --tuning-folder.
     """
 
     directory: Path | None = None
+    launch: tuple[str, ...] = ()
     program: Path | None = None
     replay: Path | None = None
     tuning_folder: Path | None = None
@@ -101,20 +104,37 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
         ) from error
     given = {"replay": place.replay, "tuning-folder": place.tuning_folder}
     files = {name: path.absolute() for name, path in given.items() if path}
-    left_out = list(recorded.left_out)
+    left_out = [*recorded.left_out, *_without_launcher(run, recorded, place)]
     if "tuning-folder" in recorded.files and not place.tuning_folder:
         left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
     program = find_program(place.program)
     if "--fit" in recorded.options:
         recorded, unknown = _with_fitted_size(run, recorded)
         left_out += unknown
-    words = recorded_command.command(recorded, program, store_file.absolute(), files)
+    words = [*place.launch, *recorded_command.command(recorded, program, store_file.absolute(), files)]
     if _labels_cycled(run, recorded):
         if _has_option(program, "--labels"):
             words.append("--labels=cycled")
         else:
             left_out.append(f"labels cycled then; {program} does not show --labels: add --labels=cycled if it knows it")
     return Command(words, recorded.variables, left_out)
+
+
+def _without_launcher(run: Run, recorded: recorded_command.Recorded, place: Place) -> list[str]:
+    """Returns a line if a launcher is recorded and one process can repeat the run without it.
+
+    Errors: HvdbError if `place` names no launcher for a run of several processes. The text shows the recorded launcher.
+    """
+    if place.launch:
+        return []
+    words = "--launch " + shlex.quote(printable.terminal(shlex.join(recorded.launcher)))
+    ranks = run.columns["allocation_size"]  # not world_size, which is 1 for the phase solo
+    if ranks == 1 or any(option.startswith("--ranks=") for option in recorded.options):
+        return [f"the launcher: {words} if you trust it"] if recorded.launcher else []
+    known = f"has {words} (copy it only if you trust it)" if recorded.launcher else "has none"
+    raise HvdbError(
+        f"a launcher must start the {ranks} ranks of run {run.short_id}: name yours with --launch; the record {known}"
+    )
 
 
 def _with_fitted_size(run: Run, recorded: recorded_command.Recorded) -> tuple[recorded_command.Recorded, list[str]]:
@@ -161,7 +181,7 @@ def counterpart(run: Run, candidates: list[Run]) -> Run:
     have = ", ".join(f"{o.phase} {o.model} on {o.world_size}" for o in candidates) or "nothing"
     raise HvdbError(
         f"the new session holds no run of phase {run.phase}, {run.model} on {run.world_size} ranks (it holds {have}); "
-        "was the launcher of the record (mpirun, srun) available?"
+        "--launch names the launcher that starts the ranks"
     )
 
 
