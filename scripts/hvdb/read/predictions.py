@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hvdb.base import strict_json, whole_file
 from hvdb.base.errors import HvdbError
+from hvdb.base.interval import Interval
 from hvdb.base.strict_json import Malformed
 
 FORMAT, VALIDATION, VERSION = "hvdb-prediction", "hvdb-validation", 1
@@ -28,26 +29,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Read = TypeVar("Read")
-
-
-@dataclass(frozen=True)
-class Band:
-    """Percentiles 5, 50 and 95 of the draws of a prediction; of a measurement, the median and its interval."""
-
-    low: float
-    middle: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        return self.high - self.low
-
-    def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
-    def text(self, factor: float = 100.0) -> str:
-        """Returns the values times `factor`: `84.1 [80.0, 87.3]`."""
-        return f"{factor * self.middle:.1f} [{factor * self.low:.1f}, {factor * self.high:.1f}]"
 
 
 @dataclass(frozen=True)
@@ -67,8 +48,8 @@ class Row:
     what_if: int
     ranks: int
     nodes: int
-    step: Band
-    efficiency: Band
+    step: Interval
+    efficiency: Interval
     parts: dict[str, float]
 
 
@@ -107,14 +88,14 @@ class HeldOut:
     options: str
     rate_mbit: float
     latency_us: float
-    predicted: Band
-    measured: Band
+    predicted: Interval
+    measured: Interval
     trivial: dict[str, float]
 
     @property
     def is_inside(self) -> bool:
         """Returns True if the measured step lies in the predicted band."""
-        return self.predicted.holds(self.measured.middle)
+        return self.predicted.holds(self.measured.value)
 
 
 @dataclass(frozen=True)
@@ -180,12 +161,12 @@ def _number(value: object, low: float, high: float, what: str) -> float:
     return float(value)
 
 
-def _band(value: object, highest: float, what: str) -> Band:
+def _band(value: object, highest: float, what: str) -> Interval:
     known = _table(value, what)
-    made = Band(*(strict_json.above_zero(known.get(name), highest, what) for name in ("low", "middle", "high")))
-    if not made.low <= made.middle <= made.high:
+    low, middle, high = (strict_json.above_zero(known.get(name), highest, what) for name in ("low", "middle", "high"))
+    if not low <= middle <= high:
         raise Malformed(f"{what} has not low <= middle <= high")
-    return made
+    return Interval(middle, low, high)
 
 
 def _match(value: object, pattern: re.Pattern[str], what: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvdb.base import printable
+from hvdb.base.interval import Interval, one_decimal
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.rank_work import Examined
 from hvdb.judge.slow_ranks import CONFIDENCE, Finding
 from hvdb.show import tables
@@ -33,14 +33,17 @@ def short(host: str) -> str:
 
 def slower(finding: Finding) -> str:
     """Returns the slowdown in % and its interval as text, without unit: `5.1 [4.6, 5.7]`."""
-    return tables.estimate(
-        Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
-    )
+    return _slower(finding, "")
 
 
 def amount(finding: Finding) -> str:
     """Returns the slowdown in % and its interval as text, with unit: `5.1 % [4.6, 5.7]`."""
-    return slower(finding).replace(" [", " % [", 1)
+    return _slower(finding, " %")
+
+
+def _slower(finding: Finding, unit: str) -> str:
+    figure = Interval(finding.slower, finding.low, finding.high)
+    return figure.text(form=lambda value: one_decimal(round(value, 1) + 0), unit=unit)
 
 
 def title(examined: Examined) -> str:
