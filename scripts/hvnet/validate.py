@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -175,12 +175,15 @@ class Measurement:
                 "options": " ".join(made.what_ifs[row.what_if].options),
                 "rate_mbit": link.bits_per_second / 1e6,
                 "latency_us": link.latency_seconds * 1e6,
-                "predicted": asdict(row.step),
+                "predicted": predictions.band_document(row.step),
                 "measured": {"step_seconds": one.step, "low": low, "high": high},
                 "trivial": self.trivial(row.ranks, session),
             }
             if one.efficiency is not None:
-                entry["efficiency"] = {"predicted": asdict(row.efficiency), "measured": one.efficiency}
+                entry["efficiency"] = {
+                    "predicted": predictions.band_document(row.efficiency),
+                    "measured": one.efficiency,
+                }
             entries.append(entry)
         return entries
 

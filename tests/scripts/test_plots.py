@@ -96,7 +96,8 @@ class PlotTest(SharedFolderTest):
     def test_all_panels_have_the_same_rows_and_the_same_axis(self) -> None:
         one, other = (run for run in self.runs if run.decomposition)
         self.addCleanup(one.decomposition.update, update=one.decomposition["update"])
-        one.decomposition["update"] = replace(one.decomposition["update"], low=-0.1, high=0.1)
+        update = one.decomposition["update"]
+        one.decomposition["update"] = replace(update, fraction=replace(update.fraction, low=-0.1, high=0.1))
         fig = self.waterfall(one, other)
         first, second = fig.axes
         self.assertEqual(first.get_xlim(), second.get_xlim())

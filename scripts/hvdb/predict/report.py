@@ -15,7 +15,7 @@ from hvdb.predict import judge
 from hvdb.predict.draws import GROUPS, Prediction, Row, Variant
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.judge import Judged
-from hvdb.read.predictions import FORMAT, VERSION
+from hvdb.read.predictions import FORMAT, VERSION, band_document
 
 HEADER = ("ranks", "nodes", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed %", "stragglers %")
 HEADER += ("slowed %", "interference %")
@@ -121,10 +121,6 @@ def judged_rows(found: Sequence[Judged]) -> list[list[str]]:
     return made
 
 
-def _band(band: Interval) -> dict[str, float]:
-    return {"low": band.low, "middle": band.value, "high": band.high}
-
-
 def _measured(known: Measured) -> dict[str, Any]:
     """Returns JSON values. An efficiency without an interval is not a result, so its value is null."""
     made = dataclasses.asdict(known)
@@ -138,8 +134,8 @@ def _row(place: int, row: Row, known: Measured | None) -> dict[str, Any]:
         "what_if": place,
         "ranks": row.world.ranks,
         "nodes": row.world.nodes,
-        "step_seconds": _band(row.step),
-        "efficiency": _band(row.efficiency),
+        "step_seconds": band_document(row.step),
+        "efficiency": band_document(row.efficiency),
         "parts": row.parts,
         "steps": row.steps,
         "measured": _measured(known) if known else None,

@@ -161,6 +161,11 @@ def _number(value: object, low: float, high: float, what: str) -> float:
     return float(value)
 
 
+def band_document(band: Interval) -> dict[str, float]:
+    """Returns a band as JSON values: percentiles 5, 50 and 95 of the draws of a prediction."""
+    return {"low": band.low, "middle": band.value, "high": band.high}
+
+
 def _band(value: object, highest: float, what: str) -> Interval:
     known = _table(value, what)
     low, middle, high = (strict_json.above_zero(known.get(name), highest, what) for name in ("low", "middle", "high"))

@@ -175,7 +175,7 @@ def _bands(axes: Axes, curves: Sequence[predicted.Curve], colours: Mapping[str, 
     for curve in curves:
         ranks = [row.ranks for row in curve.rows]
         low, middle, high = (
-            [100.0 * getattr(row.efficiency, end) for row in curve.rows] for end in ("low", "middle", "high")
+            [100.0 * getattr(row.efficiency, end) for row in curve.rows] for end in ("low", "value", "high")
         )
         axes.fill_between(ranks, low, high, color=colours[curve.name], alpha=0.35, linewidth=0, zorder=1)
         axes.vlines(ranks, low, high, color=colours[curve.name], linewidth=5, alpha=0.6, zorder=1)

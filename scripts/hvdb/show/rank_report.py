@@ -31,17 +31,8 @@ def short(host: str) -> str:
     return name if len(name) <= MAX_HOST_LENGTH else f"{name[: MAX_HOST_LENGTH - 1]}…"
 
 
-def slower(finding: Finding) -> str:
-    """Returns the slowdown in % and its interval as text, without unit: `5.1 [4.6, 5.7]`."""
-    return _slower(finding, "")
-
-
-def amount(finding: Finding) -> str:
-    """Returns the slowdown in % and its interval as text, with unit: `5.1 % [4.6, 5.7]`."""
-    return _slower(finding, " %")
-
-
-def _slower(finding: Finding, unit: str) -> str:
+def slower(finding: Finding, unit: str = "") -> str:
+    """Returns the slowdown in % and its interval as text: `5.1 [4.6, 5.7]`. unit: text after the figure."""
     figure = Interval(finding.slower, finding.low, finding.high)
     return figure.text(form=lambda value: one_decimal(round(value, 1) + 0), unit=unit)
 
@@ -113,17 +104,17 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
 
     nodes = [
         f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
-        f"the node is {amount(findings.nodes[host])} slower than the median of the other nodes"
+        f"the node is {slower(findings.nodes[host], ' %')} slower than the median of the other nodes"
         for host in findings.slow_nodes
     ]
     slow = [
-        f"{name(rank)} is {amount(findings.ranks[rank])} slower than the median of the other ranks"
+        f"{name(rank)} is {slower(findings.ranks[rank], ' %')} slower than the median of the other ranks"
         for rank in findings.slowest_first
         if rank in findings.slow_ranks
     ]
     unclear = [
-        f"{name(rank)} {'is not clear: slower' if load(rank) else 'may be slow,'} by {amount(findings.ranks[rank])}: "
-        f"{_doubt(findings.ranks[rank], threshold, load(rank))}"
+        f"{name(rank)} {'is not clear: slower' if load(rank) else 'may be slow,'} by "
+        f"{slower(findings.ranks[rank], ' %')}: {_doubt(findings.ranks[rank], threshold, load(rank))}"
         for rank in findings.slowest_first
         if rank in findings.unclear_ranks
     ]
