@@ -131,7 +131,7 @@ def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]
         row=row,
         runs=full,
         step=float(np.median([time.value for time in times])),
-        interval=(only.low, only.high) if only and only.known else None,
+        interval=(only.low, only.high) if only and only.low is not None and only.high is not None else None,
         efficiency=float(np.median(reached)) if reached else None,
         differs=_differs(row, sessions),
     )
