@@ -10,8 +10,8 @@ import numpy as np
 
 from synthetic_store import REPOSITORY  # noqa: F401  (puts scripts/ on the path)
 
+from hvdb.base.interval import Interval
 from hvdb.judge import rank_work
-from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell
 from hvdb.read.runs import Component, Fact, Run, Samples
 from hvdb.show import advice
@@ -40,14 +40,14 @@ def make_run(
 
 
 def part(fraction: float, half: float = 0.01, seconds: float = 0.3) -> Component:
-    return Component(fraction, seconds, fraction - half, fraction + half)
+    return Component(Interval(fraction, fraction - half, fraction + half), seconds)
 
 
 def evidence(
-    run: Run, *peers: Run, efficiency: Estimate | None = None, examined: rank_work.Examined | None = None
+    run: Run, *peers: Run, efficiency: Interval | None = None, examined: rank_work.Examined | None = None
 ) -> Evidence:
     cell = Cell(
-        {"model": run.model}, "full", run.world_size, 8, 1, 1, Estimate(1.0), "images", efficiency, None, None, ()
+        {"model": run.model}, "full", run.world_size, 8, 1, 1, Interval(1.0), "images", efficiency, None, None, ()
     )
     return Evidence(run, cell, [run, *peers], examined)
 
@@ -110,7 +110,7 @@ class RulesTest(unittest.TestCase):
             make_run({"exposed_communication": part(0.31)}),  # reductions were not timed
             make_run({"exposed_communication": part(0.31, half=0.4)}, reduce_seconds=0.1),  # the interval includes 0
             make_run({"exposed_communication": part(0.015)}, reduce_seconds=0.1),  # too small for advice
-            make_run({"exposed_communication": Component(0.3, 0.3, None, None)}, reduce_seconds=0.1),  # no interval
+            make_run({"exposed_communication": Component(Interval(0.3), 0.3)}, reduce_seconds=0.1),  # no interval
             make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, schedule="negotiated"),
             make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, buckets=0),
         ):
@@ -155,17 +155,17 @@ class RulesTest(unittest.TestCase):
 
     def test_a_part_is_evidence_only_if_it_is_known_within_a_factor_of_two(self) -> None:
         for low, high, known in ((0.0200, 0.0453, False), (0.0227, 0.0453, True), (0.03, 0.0601, False)):
-            run = make_run({"residual": Component(0.0412, 0.3, low, high)})
+            run = make_run({"residual": Component(Interval(0.0412, low, high), 0.3)})
             self.assertEqual(advice.unexplained(evidence(run)) is not None, known, (low, high))
 
     def test_a_run_whose_speed_or_efficiency_is_not_known_gives_no_evidence(self) -> None:
         run = make_run({"residual": part(0.1)})
-        good = evidence(run, efficiency=Estimate(0.9, 0.88, 0.92))
+        good = evidence(run, efficiency=Interval(0.9, 0.88, 0.92))
         for rate, efficiency, known in (
-            (Estimate(4.12, 4.0, 4.53), Estimate(0.9, 0.88, 0.92), True),
-            (Estimate(4.12, 2.0, 4.53), Estimate(0.9, 0.88, 0.92), False),
-            (Estimate(4.12, 4.0, 4.53), Estimate(0.85, 0.46, 1.01), False),
-            (Estimate(4.12, 4.0, 4.53), Estimate(0.9), False),
+            (Interval(4.12, 4.0, 4.53), Interval(0.9, 0.88, 0.92), True),
+            (Interval(4.12, 2.0, 4.53), Interval(0.9, 0.88, 0.92), False),
+            (Interval(4.12, 4.0, 4.53), Interval(0.85, 0.46, 1.01), False),
+            (Interval(4.12, 4.0, 4.53), Interval(0.9), False),
         ):
             cell = dataclasses.replace(good.cell, images_per_second=rate, efficiency=efficiency)
             said = advice.unexplained(dataclasses.replace(good, cell=cell))
@@ -182,7 +182,7 @@ class RulesTest(unittest.TestCase):
             ("1 of x", False),
         ):
             run = make_run(parts, {"cpu.cores": 2, fact: used}, world_size=2, threads=1)
-            found = evidence(run, examined=examined(None), efficiency=Estimate(0.9, 0.89, 0.91))
+            found = evidence(run, examined=examined(None), efficiency=Interval(0.9, 0.89, 0.91))
             self.assertEqual(advice.busy_machine(found) is not None, busy, used)
             self.assertEqual(len(advice.advise(found)), 1 if busy else 2, "other programs explain these two parts")
         said = str(advice.busy_machine(evidence(make_run(None, {fact: "0.92 of 2"}))))
@@ -209,20 +209,20 @@ class RulesTest(unittest.TestCase):
         self.assertIsNone(advice.unexplained(evidence(make_run({"residual": part(-0.05)}))), "a gain")
 
     def test_a_wide_interval(self) -> None:
-        said = str(advice.wide_interval(evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))))
+        said = str(advice.wide_interval(evidence(make_run(), efficiency=Interval(0.9, 0.86, 0.93))))
         self.assertIn("the interval of the efficiency is 7.0 points wide", said)
         self.assertIn("four times as long", said)
-        single = evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))
+        single = evidence(make_run(), efficiency=Interval(0.9, 0.86, 0.93))
         pooled = dataclasses.replace(single, cell=dataclasses.replace(single.cell, sessions=5))
         self.assertIn("four times as many sessions", str(advice.wide_interval(pooled)))
-        said = str(advice.wide_interval(evidence(make_run(), efficiency=Estimate(0.9))))
+        said = str(advice.wide_interval(evidence(make_run(), efficiency=Interval(0.9))))
         self.assertIn("too few rounds for an interval: measure several times as long", said)
-        for efficiency in (Estimate(0.9, 0.89, 0.91), Estimate(0.9, None, None, 0.8, 0.95), None):
+        for efficiency in (Interval(0.9, 0.89, 0.91), Interval(0.9, None, None, 0.8, 0.95), None):
             self.assertIsNone(advice.wide_interval(evidence(make_run(), efficiency=efficiency)))
 
     def test_no_baseline(self) -> None:
         self.assertIn("--efficiency", str(advice.no_baseline(evidence(make_run()))))
-        self.assertIsNone(advice.no_baseline(evidence(make_run(), efficiency=Estimate(0.9))))
+        self.assertIsNone(advice.no_baseline(evidence(make_run(), efficiency=Interval(0.9))))
         self.assertIsNone(advice.no_baseline(evidence(make_run(world_size=1))))
 
     def test_memory(self) -> None:
@@ -256,13 +256,13 @@ class RulesTest(unittest.TestCase):
     def test_the_advice_about_the_largest_loss_is_first(self) -> None:
         parts = {"residual": part(0.05), "control_plane": part(0.04), "overlap_slowdown": part(0.2)}
         run = make_run(parts, {"cpu.cores": 32}, schedule="negotiated")
-        found = advice.advise(evidence(run, efficiency=Estimate(0.7, 0.64, 0.75)))
+        found = advice.advise(evidence(run, efficiency=Interval(0.7, 0.64, 0.75)))
         self.assertEqual([said.loss for said in found], [0.2, 0.05, 0.04, 0.0])
         self.assertEqual(found[0].do, "try one compute thread or rank fewer")
         self.assertIn("11.0 points wide", found[-1].why)
 
     def test_nothing_stands_out(self) -> None:
-        self.assertEqual(advice.advise(evidence(make_run(), efficiency=Estimate(0.99, 0.985, 0.995))), [])
+        self.assertEqual(advice.advise(evidence(make_run(), efficiency=Interval(0.99, 0.985, 0.995))), [])
 
 
 class ReductionCostTest(unittest.TestCase):

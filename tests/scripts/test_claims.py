@@ -16,8 +16,9 @@ from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import SessionSpec, make
 
 from hvdb.base import data
+from hvdb.base.interval import Interval
 from hvdb.judge import claims, ring_model
-from hvdb.judge.bootstrap import Estimate, Session, pool
+from hvdb.judge.bootstrap import Session, pool
 from hvdb.judge.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
 from hvdb.read import published
 from hvdb.run import reproduce
@@ -75,7 +76,7 @@ class RuleTest(unittest.TestCase):
     """The claim of 90 % (stated in whole percent) with a margin of 2 points means 87.5 .. 92.5 %."""
 
     def verdict(self, low: float | None, high: float | None, count: int = 5, **options: object) -> str:
-        measured = Estimate(0.9, low, high)
+        measured = Interval(0.9, low, high)
         return claims.judge(POINTS["resnet101", 512], measured, count, Options(**options))[0]
 
     def test_at_the_edges(self) -> None:
@@ -97,9 +98,9 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(self.verdict(0.8949, 0.9049, margin=1e-9), INCONCLUSIVE)
         self.assertEqual(self.verdict(0.86, 0.94, margin=0.05), REPRODUCED)
         sharper = POINTS["resnet101", 16]  # stated as "91.4", so the rounding is +- 0.05 points; for "90" it is +- 0.5
-        self.assertEqual(claims.judge(sharper, Estimate(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
+        self.assertEqual(claims.judge(sharper, Interval(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
         self.assertEqual(
-            claims.judge(sharper, Estimate(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
+            claims.judge(sharper, Interval(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
         )
 
     def test_more_than_claimed(self) -> None:

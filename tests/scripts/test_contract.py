@@ -18,6 +18,7 @@ from limits import HANG
 from harness import SCRIPTS, FolderTest, SharedFolderTest, execute
 from synthetic_store import REPOSITORY
 
+from hvdb.base.interval import Interval
 from hvdb.judge import bootstrap, efficiency
 from hvdb.read import coll_results, layer_profile, merge, runs
 from hvdb.show import plot_profile, plot_waterfall, tables
@@ -103,20 +104,20 @@ class ContractTest(SharedFolderTest):
     def test_efficiency_agrees_with_the_stored_decomposition(self) -> None:
         full = self.phase("full")
         (cell,) = (cell for cell in efficiency.cells(self.runs) if cell.kind == "full")
-        self.assertAlmostEqual(cell.efficiency.value, full.decomposition["efficiency"].fraction, places=9)
+        self.assertAlmostEqual(cell.efficiency.value, full.decomposition["efficiency"].fraction.value, places=9)
         self.assertEqual(self.phase("solo").comm, "solo")
         self.assertTrue(full.fact("measurement.warm_up"))
-        self.assertAlmostEqual(sum(part.fraction for part in full.decomposition.values()), 1.0, places=9)
+        self.assertAlmostEqual(sum(part.fraction.value for part in full.decomposition.values()), 1.0, places=9)
         self.assertAlmostEqual(plot_waterfall.levels(full, [])[-1][2], 100 * cell.efficiency.value, places=6)
 
     def test_both_sides_call_the_same_efficiencies_wide(self) -> None:
         document = json.loads(self.launch(["--ranks", "2", "--efficiency", "--num-iters", "1", "--json", "--no-db"]))
         full = document["runs"][-1]
-        self.assertEqual(full["efficiency"], efficiency.unresolved(bootstrap.Estimate(0.9)))
+        self.assertEqual(full["efficiency"], efficiency.unresolved(Interval(0.9)))
         self.assertIsNone(full["decomposition"][0]["fraction"], "no efficiency without an interval")
-        wide = bootstrap.Estimate(0.851, 0.464, 1.014)  # session_plan_test.cpp has the same
+        wide = Interval(0.851, 0.464, 1.014)  # session_plan_test.cpp has the same
         self.assertEqual(tables.efficiency_text(wide), "not resolved: between 46 and 101 %")
-        self.assertEqual(tables.efficiency_text(bootstrap.Estimate(0.976, 0.97, 0.986)), "97.6 [97.0, 98.6]")
+        self.assertEqual(tables.efficiency_text(Interval(0.976, 0.97, 0.986)), "97.6 [97.0, 98.6]")
 
     def test_every_component_is_known_by_name(self) -> None:
         written = set(self.phase("full").decomposition)

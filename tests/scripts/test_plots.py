@@ -16,8 +16,8 @@ from harness import SCRIPTS, SharedFolderTest, execute
 from synthetic_store import SessionSpec, make, operation
 
 from hvdb.base.errors import HvdbError
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency, systems
-from hvdb.judge.bootstrap import Estimate
 from hvdb.read import layer_profile, published, runs
 from hvdb.show import figure, markdown_page, plot_profile, plot_scaling, plot_waterfall, report, tables
 
@@ -81,7 +81,7 @@ class PlotTest(SharedFolderTest):
             for run in full:
                 fall = plot_waterfall.levels(run, names)
                 self.assertEqual([name for name, _, _ in fall], [*names, plot_waterfall.REST])
-                self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction)
+                self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction.value)
         path = plot_waterfall.draw(full, self.folder / "waterfall.png")
         self.assertEqual(self.ids(path), {run.uuid for run in full})
 
@@ -91,12 +91,13 @@ class PlotTest(SharedFolderTest):
         self.addCleanup(lambda: run.decomposition.update(stragglers=run.decomposition.pop("gravity")))
         self.assertIn("gravity", plot_waterfall.rows([run]))
         fall = plot_waterfall.levels(run, plot_waterfall.rows([run]))
-        self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction)
+        self.assertAlmostEqual(fall[-1][2], 100 * run.decomposition["efficiency"].fraction.value)
 
     def test_all_panels_have_the_same_rows_and_the_same_axis(self) -> None:
         one, other = (run for run in self.runs if run.decomposition)
         self.addCleanup(one.decomposition.update, update=one.decomposition["update"])
-        one.decomposition["update"] = replace(one.decomposition["update"], low=-0.1, high=0.1)
+        update = one.decomposition["update"]
+        one.decomposition["update"] = replace(update, fraction=replace(update.fraction, low=-0.1, high=0.1))
         fig = self.waterfall(one, other)
         first, second = fig.axes
         self.assertEqual(first.get_xlim(), second.get_xlim())
@@ -133,7 +134,7 @@ class PlotTest(SharedFolderTest):
             (0.0, 0.0, False),  # the part was 0 in every round, so its value is known
             (None, None, False),
         ):
-            self.assertEqual(runs.Component(0.01, 1.0, low, high).unresolved, expected, (low, high))
+            self.assertEqual(runs.Component(Interval(0.01, low, high), 1.0).unresolved, expected, (low, high))
 
     def test_profile(self) -> None:
         profiled = self.profiled()
@@ -195,7 +196,7 @@ class ScalingTest(unittest.TestCase):
             loaded = runs.load([Path(folder) / "a.db"])
         return efficiency.cells(efficiency.select(loaded).runs)
 
-    def with_efficiency(self, *figures: Estimate) -> list[efficiency.Cell]:
+    def with_efficiency(self, *figures: Interval) -> list[efficiency.Cell]:
         (solo, full) = self.cells(SessionSpec())
         return [solo, *(replace(full, ranks=2 + i, efficiency=figures[i]) for i in range(len(figures)))]
 
@@ -209,12 +210,12 @@ class ScalingTest(unittest.TestCase):
 
     def test_the_axis_reaches_what_is_drawn(self) -> None:
         for figures, top in (
-            ([Estimate(0.9, 0.8, 0.95)], 106),
-            ([Estimate(0.9, 0.8, 1.03)], 109),
-            ([Estimate(1.55, None, None)], 161),
-            ([Estimate(0.9, 0.8, 9.0)], 131),  # the baseline's 100, 25 of the interval above it, and 6 of room
-            ([Estimate(1.2, 1.1, 9.0), Estimate(0.5, 0.4, 0.6)], 151),
-            ([Estimate(9.0, 8.0, 10.0)], 200),
+            ([Interval(0.9, 0.8, 0.95)], 106),
+            ([Interval(0.9, 0.8, 1.03)], 109),
+            ([Interval(1.55, None, None)], 161),
+            ([Interval(0.9, 0.8, 9.0)], 131),  # the baseline's 100, 25 of the interval above it, and 6 of room
+            ([Interval(1.2, 1.1, 9.0), Interval(0.5, 0.4, 0.6)], 151),
+            ([Interval(9.0, 8.0, 10.0)], 200),
         ):
             cells = self.with_efficiency(*figures)
             self.assertAlmostEqual(plot_scaling.efficiency_axis(cells, [])[1], top, msg=str(figures))
@@ -222,21 +223,21 @@ class ScalingTest(unittest.TestCase):
             self.assertAlmostEqual(axes.get_ylim()[1], top, msg=str(figures))
 
     def test_the_axis_starts_below_every_bound(self) -> None:
-        cells = self.with_efficiency(Estimate(0.9, 0.41, 0.95))
+        cells = self.with_efficiency(Interval(0.9, 0.41, 0.95))
         self.assertEqual(plot_scaling.efficiency_axis(cells, [])[0], 30)
-        self.assertEqual(plot_scaling.efficiency_axis(self.with_efficiency(Estimate(0.9, 0.0, 1.0)), [])[0], 0)
+        self.assertEqual(plot_scaling.efficiency_axis(self.with_efficiency(Interval(0.9, 0.0, 1.0)), [])[0], 0)
 
     def test_an_efficiency_without_a_useful_interval_has_no_figure(self) -> None:
         for figures, said in (
-            ([Estimate(0.851, 0.464, 1.014)], "not resolved:\nbetween 46 and 101 %"),
-            ([Estimate(0.898)], "not resolved:\ntoo few rounds for an interval"),
-            ([Estimate(8.0, 7.0, 9.5)], "not resolved:\nbetween 700 and 950 %"),
+            ([Interval(0.851, 0.464, 1.014)], "not resolved:\nbetween 46 and 101 %"),
+            ([Interval(0.898)], "not resolved:\ntoo few rounds for an interval"),
+            ([Interval(8.0, 7.0, 9.5)], "not resolved:\nbetween 700 and 950 %"),
         ):
             fig = self.drawn(self.with_efficiency(*figures), [])
             self.assertEqual([text.get_text() for text in fig.axes[1].texts], [said])
 
     def test_what_lies_above_the_axis_is_an_arrow_with_its_number(self) -> None:
-        cells = self.with_efficiency(Estimate(1.99, 1.95, 2.1), Estimate(8.0, 7.9, 8.1))
+        cells = self.with_efficiency(Interval(1.99, 1.95, 2.1), Interval(8.0, 7.9, 8.1))
         fig = self.drawn(cells, [])
         texts = {text.get_text(): text for text in fig.axes[1].texts}
         self.assertEqual(set(texts), {"↑ 210", "↑ 800.0 %"})

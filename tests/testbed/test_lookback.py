@@ -39,9 +39,9 @@ class ByHand(unittest.TestCase):
 
     def test_percentiles(self) -> None:
         band = lookback.percentiles(np.array([10.0, 0.0, 20.0]), np.array([2.0, 1.0, 1.0]))
-        self.assertEqual((band.low, band.middle, band.high), (0, 10, 20))
+        self.assertEqual((band.low, band.value, band.high), (0, 10, 20))
         band = lookback.percentiles(np.arange(1001.0), np.ones(1001))
-        np.testing.assert_allclose((band.low, band.middle, band.high), (50, 500, 950), atol=1)
+        np.testing.assert_allclose((band.low, band.value, band.high), (50, 500, 950), atol=1)
 
     def test_draws_lie_in_their_ranges(self) -> None:
         drawn = lookback.draw(lookback.RDMA, 400, seed=3)

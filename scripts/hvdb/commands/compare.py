@@ -14,14 +14,13 @@ from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.commands import add_several, judging, new_parser, selection
 from hvdb.judge import sides, verdict
 from hvdb.judge.comparable import Difference
-from hvdb.judge.sides import Cell
+from hvdb.judge.sides import Cell, Outcome
 from hvdb.judge.thresholds import Thresholds
 from hvdb.read import others
 from hvdb.read.others import Results
 from hvdb.read.store import is_database
 from hvdb.run import gate_plan
-from hvdb.show import verdict_report
-from hvdb.show.verdict_report import Outcome, Report
+from hvdb.show.verdict_report import Report
 
 # At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
 MAX_RUNS = 50
@@ -46,7 +45,7 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
     costs = {cell.name: tuple(np.array([*map(sides.log_cost, runs)]) for runs in (cell.a, cell.b)) for cell in cells}
     rules = {cell.name: tolerances.rule(cell.a[0]) for cell in cells}
     judged = verdict.judge_unpaired(costs, {name: rule.slowdown for name, rule in rules.items()})
-    return [verdict_report.outcome_of(cell, judged[cell.name], rules[cell.name].reason) for cell in cells]
+    return [sides.outcome_of(cell, judged[cell.name], rules[cell.name].reason) for cell in cells]
 
 
 def _require_expected(name: str, differences: Sequence[Difference], expected: Sequence[str]) -> None:

@@ -15,30 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hvdb.base.interval import Interval
+
 CONFIDENCE = 0.95
 REPLICATES = 2000
 # With fewer sessions than this, far fewer than 95 % of the bootstrap intervals at 95 % contain the true value.
 # Simulated: in 60 % with two sessions, in 78 % with three. docs/measurement.md has the values from five sessions on.
 MIN_SESSIONS = 5
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its bootstrap interval. `low` and `high` are None if there is too little data for an interval.
-
-    `lowest`, `highest`: range over the sessions if there are at least two sessions but too few for an interval.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
-
-    def scaled(self, factor: float) -> Estimate:
-        """Returns the estimate and its ends multiplied by `factor` > 0, for another unit."""
-        ends = (self.low, self.high, self.lowest, self.highest)
-        return Estimate(self.value * factor, *(None if end is None else end * factor for end in ends))
 
 
 @dataclass(frozen=True)
@@ -88,7 +71,7 @@ def ratio(first: Session, second: Session) -> Session:
     return Session(value, *ends, replicates)
 
 
-def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int = 1) -> Estimate:
+def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int = 1) -> Interval:
     """Returns the median over sessions. The interval is the session's own if there is only one session.
 
     For two to four sessions there is no interval. For five or more sessions there is a bootstrap interval.
@@ -97,9 +80,9 @@ def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int 
     values = [session.value for session in sessions]
     value = float(np.median(values))
     if len(sessions) == 1:
-        return Estimate(value, sessions[0].low, sessions[0].high)
+        return Interval(value, sessions[0].low, sessions[0].high)
     if len(sessions) < MIN_SESSIONS:
-        return Estimate(value, lowest=min(values), highest=max(values))
+        return Interval(value, lowest=min(values), highest=max(values))
     count = max(1, *(len(session.replicates) for session in sessions))
     replicates = np.stack([s.replicates if len(s.replicates) else np.full(count, s.value) for s in sessions])
     rng = np.random.default_rng(seed)
@@ -107,4 +90,4 @@ def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int 
     within = rng.integers(0, count, size=drawn.shape)
     tail = 50.0 * (1.0 - confidence)
     low, high = np.percentile(np.median(replicates[drawn, within], axis=1), [tail, 100.0 - tail])
-    return Estimate(value, float(low), float(high))
+    return Interval(value, float(low), float(high))

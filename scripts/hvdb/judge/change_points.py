@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from hvdb.base.interval import Interval
 from hvdb.judge import exact
 
 FALSE_ALARMS = 0.05
@@ -40,7 +41,7 @@ class Change:
     """
 
     index: int
-    size: exact.Effect
+    size: Interval
 
     @property
     def growth(self) -> tuple[float, float, float]:

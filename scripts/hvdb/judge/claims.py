@@ -19,8 +19,9 @@ from itertools import pairwise
 from typing import Any
 
 from hvdb.base.errors import HvdbError
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate
+from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.judge.efficiency import Cell
 from hvdb.judge.ring_model import Bounds, Inputs, bounds
 from hvdb.read.published import PublishedPoint
@@ -81,7 +82,7 @@ class Line:
     point: PublishedPoint
     inputs: Inputs
     expected: Bounds
-    measured: Estimate | None
+    measured: Interval | None
     schedule: str
     sessions: int
     nodes: int
@@ -116,14 +117,14 @@ def points_of(claim: Claim, published: Sequence[PublishedPoint]) -> list[Publish
     return sorted(mine, key=lambda point: (claim.models.index(point.model), point.gpus))
 
 
-def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, options: Options) -> tuple[str, str]:
+def judge(point: PublishedPoint, measured: Interval | None, sessions: int, options: Options) -> tuple[str, str]:
     """Returns (verdict, reason) by the rule in the module's docstring.
 
     With options.at_least, results above the band count as reproduced.
     """
     if measured is None:
         return NOT_MEASURED, ""
-    if sessions < MIN_SESSIONS or measured.low is None or measured.high is None:
+    if sessions < MIN_SESSIONS or not measured.known:
         return INCONCLUSIVE, f"{sessions} of at least {MIN_SESSIONS} sessions: too few for an interval between jobs"
     low, high = band(point, options)
     where = f"{100 * low:.1f} .. {100 * high:.1f} %"

@@ -17,8 +17,9 @@ import numpy as np
 
 from hvdb.base import progress
 from hvdb.base.errors import HvdbError, NotComparable
+from hvdb.base.interval import Interval
 from hvdb.judge import comparable
-from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
+from hvdb.judge.bootstrap import MIN_SESSIONS, Session, pool, ratio
 from hvdb.read.names import MIN_TO_BELIEVE, NOT_RESOLVED, WIDEST_EFFICIENCY
 from hvdb.read.runs import Run, by_session, grouped
 
@@ -31,18 +32,18 @@ COLLAPSED = f"{CAUTION}collapsed_loss"
 VALIDATION = "validate.turns"  # every run of `hvd_bench validate` has this fact
 
 
-def resolved(figure: Estimate) -> bool:
+def resolved(figure: Interval) -> bool:
     """Returns True if the efficiency has an interval, or a range over sessions, of at most WIDEST_EFFICIENCY."""
     low, high = _ends(figure)
     return low is not None and high is not None and high - low <= WIDEST_EFFICIENCY
 
 
-def bounded(figure: Estimate) -> bool:
+def bounded(figure: Interval) -> bool:
     """Returns True if the efficiency has an interval, or a range over sessions."""
     return None not in _ends(figure)
 
 
-def unresolved(figure: Estimate) -> str:
+def unresolved(figure: Interval) -> str:
     """Returns the first answer about an efficiency that is not resolved: `not resolved: between 46 and 101 %`."""
     low, high = _ends(figure)
     if low is None or high is None:
@@ -50,7 +51,7 @@ def unresolved(figure: Estimate) -> str:
     return NOT_RESOLVED["wide"].format(100 * low, 100 * high)
 
 
-def _ends(figure: Estimate) -> tuple[float | None, float | None]:
+def _ends(figure: Interval) -> tuple[float | None, float | None]:
     return (figure.low, figure.high) if figure.lowest is None else (figure.lowest, figure.highest)
 
 
@@ -71,10 +72,10 @@ class Cell:
     allocation: int  # ranks of the launch; more than `ranks` for a solo run, in which the other ranks sleep
     nodes: int
     sessions: int
-    images_per_second: Estimate
+    images_per_second: Interval
     unit: str
-    efficiency: Estimate | None
-    no_reduction: Estimate | None
+    efficiency: Interval | None
+    no_reduction: Interval | None
     ring_bound: float | None
     run_ids: tuple[str, ...]
 
@@ -294,16 +295,16 @@ def _efficiency(solo: Run, full: Run) -> Session:
     part = full.decomposition.get("efficiency")
     if part is None:
         return ratio(step_time(solo), step_time(full))
-    return Session(part.fraction, part.low, part.high, full.replicates_of("efficiency"))
+    return Session(part.fraction.value, part.fraction.low, part.fraction.high, full.replicates_of("efficiency"))
 
 
-def pooled_efficiency(sessions: Sequence[Session]) -> Estimate:
+def pooled_efficiency(sessions: Sequence[Session]) -> Interval:
     """Returns the pooled efficiency. A range over few sessions includes the interval of a session that is not resolved:
     two sessions of little worth may agree by chance."""
     pooled = pool(sessions)
     if pooled.lowest is None:
         return pooled
-    doubtful = [s for s in sessions if not resolved(Estimate(s.value, s.low, s.high))]
+    doubtful = [s for s in sessions if not resolved(Interval(s.value, s.low, s.high))]
     ends = [end for s in doubtful for end in (s.low, s.high) if end is not None]
     return replace(pooled, lowest=min([pooled.lowest, *ends]), highest=max([pooled.highest, *ends]))
 
@@ -325,7 +326,7 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
         bounds = [b for b in (ring_bound(g["full"], g.get("solo")) for g in groups) if b is not None]
         bound = float(np.median(bounds)) if bounds else None
     else:
-        efficiency = Estimate(1.0)
+        efficiency = Interval(1.0)
     used = [
         group[phase]
         for group in groups

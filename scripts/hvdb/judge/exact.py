@@ -14,19 +14,11 @@ Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Effect:
-    """An estimate with the ends of its interval. An end is infinite if there are too few observations."""
-
-    value: float
-    low: float
-    high: float
+from hvdb.base.interval import Interval
 
 
 def growth(log_ratio: float) -> float:
@@ -114,10 +106,10 @@ def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
 # most c has a probability of at most `tail`; then c averages are left out at each end. For tail = 2/16, c is 1 and the
 # interval is [0.15, 1.0]. The median of the averages, 0.6, is the estimate. With so few differences that even a sum of
 # 0, which has the probability 2^-n, is likelier than `tail`, the test rejects no shift and the ends are infinite.
-def paired_effect(differences: np.ndarray, confidence: float) -> Effect:
+def paired_effect(differences: np.ndarray, confidence: float) -> Interval:
     """Returns the Hodges-Lehmann estimate of the centre of `differences` (n,), n >= 1, with its exact interval."""
     tail = (1 - confidence) / 2
-    return Effect(
+    return Interval(
         float(np.median(walsh_averages(differences))),
         float(paired_lower_bounds(differences, tail)),
         -float(paired_lower_bounds(-differences, tail)),
@@ -155,7 +147,7 @@ def _most_pairs_outside(first: int, second: int, tail: float) -> int | None:
     return _last_within(np.cumsum(sums[second * (second + 1) // 2 :]), tail)
 
 
-def unpaired_effect(first: np.ndarray, second: np.ndarray, confidence: float) -> Effect:
+def unpaired_effect(first: np.ndarray, second: np.ndarray, confidence: float) -> Interval:
     """Returns the Hodges-Lehmann estimate of the shift from `first` (n,) to `second` (m,).
 
     The interval of the estimate is exact and two-sided.
@@ -163,4 +155,4 @@ def unpaired_effect(first: np.ndarray, second: np.ndarray, confidence: float) ->
     shifts = np.sort((second[:, None] - first[None, :]).ravel())
     outside = _most_pairs_outside(len(first), len(second), (1 - confidence) / 2)
     ends = (-math.inf, math.inf) if outside is None else (shifts[outside], shifts[-1 - outside])
-    return Effect(float(np.median(shifts)), float(ends[0]), float(ends[1]))
+    return Interval(float(np.median(shifts)), float(ends[0]), float(ends[1]))

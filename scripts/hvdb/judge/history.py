@@ -85,7 +85,7 @@ def log_cost(run: Run, metric: str) -> float | None:
     if metric == COST:
         return sides.log_cost(run)
     stored = run.decomposition.get("efficiency")
-    return -math.log(stored.fraction) if stored and stored.fraction >= MIN_EFFICIENCY else None
+    return -math.log(stored.fraction.value) if stored and stored.fraction.value >= MIN_EFFICIENCY else None
 
 
 def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expected, Moment]]) -> list[Series]:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hvdb.base.errors import NotComparable
+from hvdb.base.interval import Interval
 from hvdb.judge import comparable, efficiency
-from hvdb.judge.exact import Effect, paired_effect, unpaired_effect
-from hvdb.read.runs import Run, by_session, grouped
+from hvdb.judge.exact import paired_effect, unpaired_effect
+from hvdb.judge.verdict import CONFIDENCE, Judgement
+from hvdb.read.runs import IMAGES, Run, by_session, grouped
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
 # Names of facts with these beginnings are left out of differences, because such facts differ between any two runs.
@@ -191,7 +193,7 @@ def _require_same_work(cell: Cell) -> None:
                 )
 
 
-def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
+def moved(cell: Cell, confidence: float) -> dict[str, Interval]:
     """Returns term of the decomposition -> its growth from A to B, as a fraction of A's median step time.
 
     The term with the largest growth comes first. The term 'alone' is the step time of one rank alone. The result is
@@ -237,3 +239,48 @@ def newest(cell: Cell, most: int) -> Cell:
         if len(side_runs) > most
     ]
     return replace(cell, a=cell.a[-most:], b=cell.b[-most:], left_out=[*cell.left_out, *left_out])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result for one cell, with all that explains it.
+
+    rates: images per second of A and of B, medians. unit: what is counted in place of images. paired: True if A and B
+    were measured in turn. terms: from moved(). differences: from differences(). reason: why the cell's threshold has
+    its value; "" if no reason was given. runs: the UUIDs of A's and of B's runs.
+    foreign: True for a row of another program. Its rates are operations per second, and it has no terms.
+    notes: lines that say what a verdict on samples of another program does not cover.
+    """
+
+    name: str
+    judgement: Judgement
+    rates: tuple[float, float]
+    paired: bool
+    unit: str = IMAGES
+    terms: dict[str, Interval] = field(default_factory=dict)
+    differences: Sequence[comparable.Difference] = ()
+    reason: str = ""
+    left_out: Sequence[str] = ()
+    runs: tuple[Sequence[str], Sequence[str]] = ((), ())
+    foreign: bool = False
+    notes: Sequence[str] = ()
+
+
+def outcome_of(cell: Cell, judgement: Judgement, reason: str) -> Outcome:
+    """Returns the result for `cell`: its judgement, the moved terms and the differences of its sides."""
+    return Outcome(
+        cell.name,
+        judgement,
+        (_rate(cell.a), _rate(cell.b)),
+        cell.paired,
+        cell.a[0].unit,
+        moved(cell, CONFIDENCE),
+        differences(cell),
+        reason,
+        cell.left_out,
+        ([run.uuid for run in cell.a], [run.uuid for run in cell.b]),
+    )
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    return float(np.median([efficiency.images_per_second(run) for run in runs]))

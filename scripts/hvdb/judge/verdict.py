@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError
+from hvdb.base.interval import Interval
 from hvdb.judge import exact
 
 ALPHA = 0.05
@@ -63,6 +64,11 @@ class Judgement:
     find_detectable: Callable[[], float | None]
     spread: float | None
     observations: tuple[int, int]
+
+    @property
+    def interval(self) -> Interval:
+        """The slowdown with its interval."""
+        return Interval(self.slowdown, self.low, self.high)
 
     @cached_property
     def detectable(self) -> float | None:
@@ -180,7 +186,7 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
     return judged
 
 
-def _undecided(effect: exact.Effect, threshold: float, **others: Any) -> Judgement:
+def _undecided(effect: Interval, threshold: float, **others: Any) -> Judgement:
     """Returns a judgement without a verdict. effect: the estimated log ratio. others: the other fields of Judgement."""
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,

@@ -20,6 +20,7 @@ import numpy as np
 
 from hvdb.base import progress
 from hvdb.base.errors import HvdbError, TooLittle
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.predict import remarks
@@ -31,7 +32,6 @@ from hvdb.predict.link import LinkCost, quality
 from hvdb.predict.remarks import ALONE_SPREAD, EFFICIENCY_SPREAD, Calibration
 from hvdb.predict.schedule import NEGOTIATED
 from hvdb.predict.simulation import PARTS, require_plan, simulated
-from hvdb.read.predictions import Band
 from hvdb.read.runs import grouped
 
 DRAWS, MAX_DRAWS = 200, 2000
@@ -58,8 +58,8 @@ class Row:
     steps: simulated in each draw."""
 
     world: World
-    step: Band
-    efficiency: Band
+    step: Interval
+    efficiency: Interval
     parts: dict[str, float]
     steps: int = 0
     notes: tuple[str, ...] = ()
@@ -85,9 +85,10 @@ class Prediction:
     notes: list[str] = field(default_factory=list)
 
 
-def band(values: np.ndarray) -> Band:
+def band(values: np.ndarray) -> Interval:
     """Returns the percentiles BAND of `values`."""
-    return Band(*map(float, np.percentile(values, BAND)))
+    low, middle, high = map(float, np.percentile(values, BAND))
+    return Interval(middle, low, high)
 
 
 @dataclass(frozen=True)
@@ -361,7 +362,7 @@ class Predictor:
             of_step, of_alone = np.median(of_step), np.median(of_alone)
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
-            return Row(world, band(alone * of_alone), Band(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0))
+            return Row(world, band(alone * of_alone), Interval(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0))
         found = self._simulate(made, world, draws, fixed)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}

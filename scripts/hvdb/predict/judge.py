@@ -125,7 +125,7 @@ def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]
     full = tuple(phases["full"] for phases in sessions)
     times = [efficiency.step_time(run) for run in full]
     only = times[0] if len(times) == 1 else None
-    reached = [run.decomposition["efficiency"].fraction for run in full if "efficiency" in run.decomposition]
+    reached = [run.decomposition["efficiency"].fraction.value for run in full if "efficiency" in run.decomposition]
     return Judged(
         what_if=prediction.what_ifs[row.what_if].text,
         row=row,
@@ -139,14 +139,14 @@ def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]
 
 def _differs(row: Row, sessions: Sequence[dict[str, Run]]) -> str:
     """Returns a text such as `exposed communication +9.1 points of the predicted step`."""
-    whole = row.step_seconds.middle
+    whole = row.step_seconds.value
     gaps: dict[str, list[float]] = {}
     for phases in sessions:
         for name, component in _COMPONENT_OF.items():
             if part := phases["full"].decomposition.get(component):
                 gaps.setdefault(COMPONENTS[component], []).append(part.seconds / whole - row.parts[name])
         if solo := phases.get("solo"):
-            alone = efficiency.step_time(solo).value / whole - row.efficiency.middle
+            alone = efficiency.step_time(solo).value / whole - row.efficiency.value
             gaps.setdefault("one rank alone", []).append(alone)
     if not gaps:
         return ""

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.predict import judge
 from hvdb.predict.draws import GROUPS, Prediction, Row, Variant
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.judge import Judged
-from hvdb.read.predictions import FORMAT, VERSION, Band
+from hvdb.read.predictions import FORMAT, VERSION, band_document
 
 HEADER = ("ranks", "nodes", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed %", "stragglers %")
 HEADER += ("slowed %", "interference %")
@@ -28,11 +28,11 @@ class Measured:
     is not resolved."""
 
     step: float
-    efficiency: Estimate
+    efficiency: Interval
     answer: str
 
 
-def measured(inputs: Inputs, text: Callable[[Estimate], str]) -> dict[int, Measured]:
+def measured(inputs: Inputs, text: Callable[[Interval], str]) -> dict[int, Measured]:
     """Returns ranks -> what was measured there. text: of an efficiency."""
     found: dict[int, Measured] = {}
     used = [run for session in inputs.sessions for run in (session.solo, session.full)]
@@ -121,10 +121,6 @@ def judged_rows(found: Sequence[Judged]) -> list[list[str]]:
     return made
 
 
-def _band(band: Band) -> dict[str, float]:
-    return {"low": band.low, "middle": band.middle, "high": band.high}
-
-
 def _measured(known: Measured) -> dict[str, Any]:
     """Returns JSON values. An efficiency without an interval is not a result, so its value is null."""
     made = dataclasses.asdict(known)
@@ -138,8 +134,8 @@ def _row(place: int, row: Row, known: Measured | None) -> dict[str, Any]:
         "what_if": place,
         "ranks": row.world.ranks,
         "nodes": row.world.nodes,
-        "step_seconds": _band(row.step),
-        "efficiency": _band(row.efficiency),
+        "step_seconds": band_document(row.step),
+        "efficiency": band_document(row.efficiency),
         "parts": row.parts,
         "steps": row.steps,
         "measured": _measured(known) if known else None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from hvdb.base import record, whole_file
+from hvdb.base.interval import Interval
 from hvdb.base.record import Count, From, Malformed, Range, Text, Words
 
 FORMAT, VALIDATION, VERSION = "hvdb-prediction", "hvdb-validation", 1
@@ -29,8 +30,8 @@ Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
-class Band:
-    """Percentiles 5, 50 and 95 of the draws of a prediction; of a measurement, the median and its interval."""
+class _Percentiles:
+    """A band as a file has it: percentiles 5, 50 and 95 of the draws; of a measurement, the median and its interval."""
 
     low: Seconds
     middle: Seconds
@@ -40,16 +41,17 @@ class Band:
         if self.low > self.middle or self.middle > self.high:
             raise Malformed("has not low <= middle <= high")
 
-    @property
-    def width(self) -> float:
-        return self.high - self.low
 
-    def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high
+def _interval(band: _Percentiles) -> Interval:
+    return Interval(band.middle, band.low, band.high)
 
-    def text(self, factor: float = 100.0) -> str:
-        """Returns the values times `factor`: `84.1 [80.0, 87.3]`."""
-        return f"{factor * self.middle:.1f} [{factor * self.low:.1f}, {factor * self.high:.1f}]"
+
+Band = Annotated[Interval, From(_Percentiles, _interval)]
+
+
+def band_document(band: Interval) -> dict[str, float]:
+    """Returns a band as JSON values: percentiles 5, 50 and 95 of the draws of a prediction."""
+    return {"low": band.low, "middle": band.value, "high": band.high}
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,8 @@ class Prediction:
             raise Malformed("no rows, or two of one what-if and number of ranks")
 
 
-def _measured(known: dict[str, object]) -> Band:
-    return record.read(Band, {**known, "middle": known.get("step_seconds")}, others=True)
+def _measured(known: dict[str, object]) -> Interval:
+    return _interval(record.read(_Percentiles, {**known, "middle": known.get("step_seconds")}, others=True))
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class HeldOut:
     @property
     def is_inside(self) -> bool:
         """Returns True if the measured step lies in the predicted band."""
-        return self.predicted.holds(self.measured.middle)
+        return self.predicted.holds(self.measured.value)
 
 
 @dataclass(frozen=True)

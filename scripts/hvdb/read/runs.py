@@ -12,6 +12,7 @@ import numpy as np
 
 from hvdb.base import progress
 from hvdb.base.errors import HvdbError, NotComparable
+from hvdb.base.interval import Interval
 from hvdb.base.sqlite import sqlite3
 from hvdb.read import store, values
 
@@ -43,12 +44,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Component:
-    """One part of a run's step time. fraction: the part's fraction of the step. low, high: interval of `fraction`."""
+    """One part of a run's step time. fraction: the part's fraction of the step."""
 
-    fraction: float
+    fraction: Interval
     seconds: float
-    low: float | None
-    high: float | None
 
     @property
     def unresolved(self) -> bool:
@@ -56,7 +55,7 @@ class Component:
 
         A part that was 0 in every round is resolved: the run shows that the part does not exist.
         """
-        return self.low is not None and self.high is not None and self.low <= 0 <= self.high and self.low < self.high
+        return self.fraction.known and self.fraction.holds(0) and self.fraction.width > 0
 
 
 @dataclass
@@ -165,7 +164,8 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
         else:
             run.samples[kind] = Samples(numbers, numbers)
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
-        run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
+        fraction = Interval(part["fraction"], part["low"], part["high"])
+        run.decomposition[part["component"]] = Component(fraction, part["seconds"])
     columns = "seq, node, kind, implementation, library, seconds, flops, bytes"
     for row in connection.execute(f"SELECT {columns} FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,)):
         run.operations.append(Operation(*row[:4], bool(row["library"]), *row[5:]))

@@ -16,13 +16,12 @@ from typing import IO
 from hvdb.base import edge, locks, process, progress
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.judge import efficiency, sides
-from hvdb.judge.sides import Cell
+from hvdb.judge.sides import Cell, Outcome
 from hvdb.read.runs import GrowingStore, Run
 from hvdb.run import gate_plan, side_command
 from hvdb.run.gate_plan import Plan
 from hvdb.run.side_command import Side
 from hvdb.show import tables
-from hvdb.show.verdict_report import Outcome
 
 # Default --target-interval of each run. Two runs of one side mostly differ by more than this, so a narrower interval
 # (a longer run) would gain little.

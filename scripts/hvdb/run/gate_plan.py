@@ -18,11 +18,9 @@ from hvdb.base import record
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.record import FINITE, SEVERAL, Malformed, Range
 from hvdb.judge import sides, verdict
-from hvdb.judge.sides import Cell
+from hvdb.judge.sides import Cell, Outcome
 from hvdb.judge.thresholds import Thresholds
 from hvdb.judge.verdict import Judgement
-from hvdb.show import verdict_report
-from hvdb.show.verdict_report import Outcome
 
 # Maximum characters of a plan. hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
 MAX_TEXT_LENGTH = 100_000
@@ -101,7 +99,4 @@ def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
             "command again, it goes on where it stopped"
         )
     used = {name: sides.first(by_name[name], judged[name].observations[0]) for name in plan.cells}
-    return [
-        verdict_report.outcome_of(cell, judged[name], plan.thresholds.rule(cell.a[0]).reason)
-        for name, cell in used.items()
-    ]
+    return [sides.outcome_of(cell, judged[name], plan.thresholds.rule(cell.a[0]).reason) for name, cell in used.items()]

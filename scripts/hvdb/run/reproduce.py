@@ -11,7 +11,7 @@ from hvdb.judge import claims, efficiency, ring_model
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.judge.claims import Claim, Line, Options
 from hvdb.judge.efficiency import Cell
-from hvdb.read.predictions import Prediction
+from hvdb.read.predictions import Prediction, band_document
 from hvdb.show import predicted, tables
 
 HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "jobs", "schedule", "verdict")
@@ -181,7 +181,7 @@ def document(
         row = dataclasses.asdict(line)
         row["band"] = claims.band(line.point, options)
         found = predicted.bands(predictions, predicted.of_point(line.point))
-        row["predicted"] = [dataclasses.asdict(band) for band in found]
+        row["predicted"] = [band_document(band) for band in found]
         rows.append(row)
     return {
         "claim": dataclasses.asdict(claim),

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from hvdb.base import data, printable, process
 from hvdb.base.errors import HvdbError
+from hvdb.base.interval import Interval
 from hvdb.judge import comparable
-from hvdb.judge.bootstrap import Estimate, pool, ratio
+from hvdb.judge.bootstrap import pool, ratio
 from hvdb.judge.comparable import Difference
 from hvdb.judge.efficiency import step_time
 from hvdb.read import recorded_command
@@ -24,7 +25,7 @@ from hvdb.read.runs import Run
 class Comparison:
     """The second run compared with the first run. ratio: images/s of the second run / images/s of the first run."""
 
-    ratio: Estimate
+    ratio: Interval
     configuration: list[Difference]
     provenance: list[Difference]
     same_answer: bool | None  # True if the gradient checksums are equal; None if they cannot be compared

@@ -22,12 +22,13 @@ from hvdb.base import edge, process, progress, record, whole_file
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.record import FINITE, Count, Malformed, Range, Text
 from hvdb.judge import verdict
+from hvdb.judge.sides import Outcome
 from hvdb.judge.verdict import Judgement
 from hvdb.read import others
 from hvdb.read.imported_collectives import MAX_BYTES, MAX_SECONDS
 from hvdb.read.others import MIN_SECONDS, Results
 from hvdb.run import gate, gate_plan
-from hvdb.show.verdict_report import Outcome, Report
+from hvdb.show.verdict_report import Report
 
 FORMAT = "hvdb-pairs 1"
 MAX_FILE_BYTES = 16 << 20  # room for others.MAX_CELLS rows of gate_plan.MAX_PAIRS pairs

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdb.base import data
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate
+from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.judge.efficiency import Cell
 from hvdb.judge.rank_work import Examined, others_used
 from hvdb.read.runs import Component, Run
@@ -112,7 +113,7 @@ def reduction_cost(runs: Sequence[Run]) -> ReductionCost | None:
     return ReductionCost(per_bucket, per_byte, len(points))
 
 
-def _known(figure: Component | Estimate) -> bool:
+def _known(figure: Interval) -> bool:
     return bool(figure.low and figure.high) and 0 < figure.low <= figure.high <= KNOWN_WITHIN * figure.low
 
 
@@ -121,13 +122,12 @@ def _part(evidence: Evidence, name: str) -> Component | None:
     part, cell = evidence.run.decomposition.get(name), evidence.cell
     rate, reached = cell.images_per_second, cell.efficiency
     known = (rate.low is None or _known(rate)) and (reached is None or efficiency.resolved(reached))
-    return part if known and part and part.fraction >= WORTHWHILE and _known(part) else None
+    return part if known and part and part.fraction.value >= WORTHWHILE and _known(part.fraction) else None
 
 
 def share(part: Component) -> str:
     """Returns the part's fraction of the step, with its interval, as text: `31.0 % [29.1, 32.9]`."""
-    span = "" if part.low is None or part.high is None else f" [{100 * part.low:.1f}, {100 * part.high:.1f}]"
-    return f"{100 * part.fraction:.1f} %{span}"
+    return part.fraction.text(unit=" %")
 
 
 def _power_of_two(value: float) -> int:
@@ -146,22 +146,22 @@ def exposed_communication(evidence: Evidence) -> Advice | None:
         exposed = f"{100 * min(1.0, part.seconds / seconds):.0f} % of the reductions are exposed"
         late = f"{run.buckets} bucket{'s' if run.buckets > 1 else ''} of {size:.1f} MiB begin only when backward ends"
         smaller = f"try smaller buckets, --bucket-mb {tables.number(size / 8)}"
-        return Advice(f"{begin}, and {exposed}, because {late}", smaller, part.fraction)
+        return Advice(f"{begin}, and {exposed}, because {late}", smaller, part.fraction.value)
     cost = reduction_cost(evidence.peers)
     if cost is None:
         why = f"{begin}, with buckets of {size:.1f} MiB; another size would show if latency or bandwidth is to blame"
-        return Advice(why, f"measure {larger} too", part.fraction)
+        return Advice(why, f"measure {larger} too", part.fraction.value)
     latency = cost.per_bucket * run.buckets / (cost.per_bucket * run.buckets + cost.per_byte * run.gradient_bytes)
     fitted = f"{1e3 * cost.per_bucket:.3g} ms per bucket and {1e3 * MIB * cost.per_byte:.3g} ms per MiB"
     fitted = f"% of their time; {fitted}, fitted to {cost.runs} runs"
     if latency >= 0.5:
         why = f"{begin} and the buckets of {size:.1f} MiB are latency-bound ({100 * latency:.0f} {fitted})"
-        return Advice(why, f"try {larger}", part.fraction)
+        return Advice(why, f"try {larger}", part.fraction.value)
     why = f"{begin} and the buckets are bandwidth-bound ({100 * (1 - latency):.0f} {fitted})"
     do = "try a larger --batch-size, which gives the same bytes more backward to hide behind"
     if (run.device == "cuda" or run.nodes > 1) and run.allreduce_type == "fp32":
         do = "try to halve the bytes with --allreduce-dtype bf16 or fp16"
-    return Advice(why, do, part.fraction)
+    return Advice(why, do, part.fraction.value)
 
 
 def slow_ranks(evidence: Evidence) -> Advice | None:
@@ -174,7 +174,7 @@ def slow_ranks(evidence: Evidence) -> Advice | None:
     if part is None or findings is None or findings.unclear_ranks or others_used(evidence.run):
         return None
     why = f"waiting for stragglers is {share(part)} of the step, and no rank is slow all the time, but all ranks vary"
-    return Advice(why, "keep other work off the machine and measure again", part.fraction)
+    return Advice(why, "keep other work off the machine and measure again", part.fraction.value)
 
 
 def interference(evidence: Evidence) -> Advice | None:
@@ -188,12 +188,14 @@ def interference(evidence: Evidence) -> Advice | None:
         why = f"{why}, and {ranks} ranks of {run.threads} threads share {cores:.0f} cores"
         actions = [f"--threads {int(cores) // ranks}"] if ranks <= cores else []
         actions += ["fewer ranks on a node"] if ranks > min(FEW_RANKS, cores) else []
-        return Advice(why, f"try {', or '.join(actions)}", part.fraction)
+        return Advice(why, f"try {', or '.join(actions)}", part.fraction.value)
     if others_used(evidence.run):
         return None  # busy_machine() says why
     why = f"{why}, with a core for each of {ranks} x {run.threads} threads, which share caches and memory"
     fewer = "; then try fewer ranks of more --threads" if ranks > FEW_RANKS else ""
-    return Advice(why, f"stop other programs and bind ranks to cores (mpirun --bind-to core){fewer}", part.fraction)
+    return Advice(
+        why, f"stop other programs and bind ranks to cores (mpirun --bind-to core){fewer}", part.fraction.value
+    )
 
 
 def overlap_slowdown(evidence: Evidence) -> Advice | None:
@@ -204,7 +206,7 @@ def overlap_slowdown(evidence: Evidence) -> Advice | None:
         return None
     threads = f"{ranks} x {run.threads} compute threads leave none of {cores:.0f} cores to the reductions"
     why = f"compute slowed by overlap is {share(part)} of the step, and {threads}"
-    return Advice(why, f"try one compute thread{' or rank' if ranks > FEW_RANKS else ''} fewer", part.fraction)
+    return Advice(why, f"try one compute thread{' or rank' if ranks > FEW_RANKS else ''} fewer", part.fraction.value)
 
 
 def control_plane(evidence: Evidence) -> Advice | None:
@@ -212,14 +214,16 @@ def control_plane(evidence: Evidence) -> Advice | None:
     part = _part(evidence, "control_plane")
     if part is None or evidence.run.schedule != "negotiated":
         return None
-    return Advice(f"negotiation is {share(part)} of the step", "try --schedule static, which has none", part.fraction)
+    return Advice(
+        f"negotiation is {share(part)} of the step", "try --schedule static, which has none", part.fraction.value
+    )
 
 
 def unexplained(evidence: Evidence) -> Advice | None:
     """Reports the time of the step that no measured component explains."""
     part = _part(evidence, "residual")
     look = "record a trace of a few steps (--timeline-filename) and look"
-    return Advice(f"{share(part)} of the step is not explained", look, part.fraction) if part else None
+    return Advice(f"{share(part)} of the step is not explained", look, part.fraction.value) if part else None
 
 
 def busy_machine(evidence: Evidence) -> Advice | None:
@@ -235,9 +239,9 @@ def wide_interval(evidence: Evidence) -> Advice | None:
     longer = f"as {'many sessions' if sessions >= MIN_SESSIONS else 'long (--max-time)'}"
     if reached and not efficiency.bounded(reached):
         return Advice(f"the efficiency is {efficiency.unresolved(reached)}", f"measure several times {longer}")
-    if reached is None or reached.low is None or reached.high - reached.low < WIDE:
+    if reached is None or reached.low is None or reached.width < WIDE:
         return None
-    why = f"the interval of the efficiency is {100 * (reached.high - reached.low):.1f} points wide"
+    why = f"the interval of the efficiency is {100 * reached.width:.1f} points wide"
     return Advice(why, f"measure four times {longer}, which halves it, or on a quieter machine")
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hvdb.base import printable
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.read.runs import Run
 
 # Version of a JSON line (docs/compatibility.md). Raise it with each change that can break a reader.
@@ -61,7 +61,7 @@ def record(run: Run) -> dict[str, Any]:
     only the ends of its interval are there.
     """
     stored = run.decomposition.get("efficiency")
-    figure = Estimate(stored.fraction, stored.low, stored.high) if stored else Estimate(math.nan)
+    figure = stored.fraction if stored else Interval(math.nan)
     return {
         "format": "hvdb-run",
         "version": FORMAT_VERSION,
@@ -79,7 +79,12 @@ def record(run: Run) -> dict[str, Any]:
         "efficiency_ratio_low": figure.low,
         "efficiency_ratio_high": figure.high,
         "parts": {
-            name: {"ratio": part.fraction, "ratio_low": part.low, "ratio_high": part.high, "seconds": part.seconds}
+            name: {
+                "ratio": part.fraction.value,
+                "ratio_low": part.fraction.low,
+                "ratio_high": part.fraction.high,
+                "seconds": part.seconds,
+            }
             for name, part in run.decomposition.items()
             if name != "efficiency"
         },

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hvdb.base import printable
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell
 from hvdb.read.predictions import Prediction
 from hvdb.read.published import PublishedPoint
@@ -92,7 +92,7 @@ def efficiency_axis(
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
     values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
     drawn = [row.efficiency for curve in bands for row in curve.rows]
-    values += [100.0 * band.middle for band in drawn]
+    values += [100.0 * band.value for band in drawn]
     lowest = min([*values, *(100.0 * e.low for e in [*ours, *drawn] if e.low is not None)])
     bound = max([0.0, *(100.0 * e.high for e in [*ours, *drawn] if e.high is not None)])
     highest = max(*values, min(bound, max(values) + SHOWN_OF_BOUND))
@@ -105,7 +105,7 @@ def _percent(point: PublishedPoint) -> float:
 
 
 def _with_interval(
-    axes: Axes, ranks: Sequence[int], figures: Sequence[Estimate], scale: float, **style: object
+    axes: Axes, ranks: Sequence[int], figures: Sequence[Interval], scale: float, **style: object
 ) -> None:
     values = np.array([figure_.value for figure_ in figures]) * scale
     low = np.array([f.value if f.low is None else f.low for f in figures]) * scale
@@ -175,7 +175,7 @@ def _bands(axes: Axes, curves: Sequence[predicted.Curve], colours: Mapping[str, 
     for curve in curves:
         ranks = [row.ranks for row in curve.rows]
         low, middle, high = (
-            [100.0 * getattr(row.efficiency, end) for row in curve.rows] for end in ("low", "middle", "high")
+            [100.0 * getattr(row.efficiency, end) for row in curve.rows] for end in ("low", "value", "high")
         )
         axes.fill_between(ranks, low, high, color=colours[curve.name], alpha=0.35, linewidth=0, zorder=1)
         axes.vlines(ranks, low, high, color=colours[curve.name], linewidth=5, alpha=0.6, zorder=1)

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 
 from hvdb.base import printable
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.read.runs import Component, Run
 from hvdb.show import figure, tables
 
@@ -34,7 +33,7 @@ COLUMNS, PANEL_WIDTH, ROW_HEIGHT, NAMES_WIDTH = 3, 3.9, 0.36, 2.0  # panels in a
 
 def is_seen(part: Component) -> bool:
     """Returns True if the part is resolved and not shown as 0.0 %."""
-    return not part.unresolved and f"{abs(100 * part.fraction):.1f}" != "0.0"
+    return not part.unresolved and f"{abs(100 * part.fraction.value):.1f}" != "0.0"
 
 
 def rows(runs: Sequence[Run]) -> list[str]:
@@ -50,9 +49,9 @@ def levels(run: Run, names: Sequence[str]) -> list[tuple[str, float, float]]:
 
     The fractions of a decomposition and the efficiency sum to 1, so the waterfall ends exactly at the efficiency.
     """
-    seen = {name: part.fraction for name, part in run.decomposition.items() if name in names and is_seen(part)}
+    seen = {name: part.fraction.value for name, part in run.decomposition.items() if name in names and is_seen(part)}
     lost = {name: seen.get(name, 0.0) for name in names}
-    every = sum(part.fraction for name, part in run.decomposition.items() if name != "efficiency")
+    every = sum(part.fraction.value for name, part in run.decomposition.items() if name != "efficiency")
     lost[REST] = every - sum(lost.values())
     ends = 100.0 * (1.0 - np.cumsum([0.0, *lost.values()]))
     return [(name, float(above), float(below)) for name, above, below in zip(lost, ends, ends[1:], strict=False)]
@@ -66,10 +65,9 @@ def amount(percent: float, milliseconds: float) -> str:
 
 def reached_text(part: Component) -> str:
     """Returns the efficiency as text: `97.6 %`, or in short lines that it is not resolved."""
-    reached = Estimate(part.fraction, part.low, part.high)
-    if efficiency.resolved(reached):
-        return f"{100 * part.fraction:.1f} %"
-    return "\n".join(textwrap.wrap(efficiency.unresolved(reached), 20))
+    if efficiency.resolved(part.fraction):
+        return f"{100 * part.fraction.value:.1f} %"
+    return "\n".join(textwrap.wrap(efficiency.unresolved(part.fraction), 20))
 
 
 def tick(component: str) -> str:
@@ -80,9 +78,10 @@ def tick(component: str) -> str:
 def _panel(axes: Axes, run: Run, names: Sequence[str]) -> tuple[float, float]:
     """Draws one run. Returns the lowest and the highest value drawn."""
     fall, reached = levels(run, names), run.decomposition["efficiency"]
+    percent = 100 * reached.fraction.value
     axes.barh(0, 100, color=figure.FAINT, height=0.72)
     figure.note(axes, "100 %", (100, 0), (4, 0), va="center", fontsize=8.5)
-    ends = [100.0, 100 * reached.fraction]
+    ends = [100.0, percent]
     for row, (name, above, below) in enumerate(fall, start=1):
         axes.plot([above, above], [row - 1.36, row + 0.36], color=figure.MUTED, linewidth=0.8)
         part = run.decomposition.get(name)
@@ -92,18 +91,19 @@ def _panel(axes: Axes, run: Run, names: Sequence[str]) -> tuple[float, float]:
             figure.note(axes, said, (max(above, below), row), (4, 0), va="center", fontsize=8.5, color=figure.MUTED)
             continue
         axes.barh(row, below - above, left=above, color=STEPS.get(name, figure.INK), height=0.72)
-        low, high = (below if end is None else below + 100 * (part.fraction - end) for end in (part.high, part.low))
-        if part.low is not None and part.high is not None:
+        lost = part.fraction
+        low, high = (below if end is None else below + 100 * (lost.value - end) for end in (lost.high, lost.low))
+        if lost.known:
             whiskers = [[max(0.0, below - low)], [max(0.0, high - below)]]
             axes.errorbar(below, row, xerr=whiskers, color=figure.INK, capsize=3, linewidth=1)
         ends += [above, low, high]
-        lost = amount(100 * part.fraction, 1000 * part.seconds)
-        figure.note(axes, lost, (max(above, below, high), row), (4, 0), va="center", fontsize=8.5)
+        said = amount(100 * lost.value, 1000 * part.seconds)
+        figure.note(axes, said, (max(above, below, high), row), (4, 0), va="center", fontsize=8.5)
     last = len(fall) + 1
-    axes.plot([100 * reached.fraction] * 2, [last - 1.36, last + 0.36], color=figure.MUTED, linewidth=0.8)
-    axes.barh(last, 100 * reached.fraction, color=figure.BLUE, height=0.72)
+    axes.plot([percent] * 2, [last - 1.36, last + 0.36], color=figure.MUTED, linewidth=0.8)
+    axes.barh(last, percent, color=figure.BLUE, height=0.72)
     style = {"va": "center", "fontweight": "bold", "color": figure.BLUE}
-    figure.note(axes, reached_text(reached), (100 * reached.fraction, last), (4, 0), **style)
+    figure.note(axes, reached_text(reached), (percent, last), (4, 0), **style)
     timing = "" if run.step_seconds is None else f", step {1000.0 * run.step_seconds:.0f} ms"
     words = [tables.title(run.model), f"{run.world_size} ranks", *tables.marks(run.columns)]
     axes.set_title(printable.label(", ".join(words)), pad=16)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hvdb.base.interval import Interval
 from hvdb.judge.efficiency import Cell
-from hvdb.read.predictions import Band, Prediction, Row
+from hvdb.read.predictions import Prediction, Row
 from hvdb.read.published import PublishedPoint
 from hvdb.read.runs import IMAGES
 from hvdb.show import tables
@@ -85,7 +86,7 @@ def curves(predictions: Sequence[Prediction]) -> list[Curve]:
     return made
 
 
-def bands(predictions: Sequence[Prediction], subject: Subject) -> list[Band]:
+def bands(predictions: Sequence[Prediction], subject: Subject) -> list[Interval]:
     """Returns the predicted efficiencies of `subject`, with the options of the predicted runs."""
     return [
         row.efficiency

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvdb.base import printable
+from hvdb.base.interval import Interval, one_decimal
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.rank_work import Examined
 from hvdb.judge.slow_ranks import CONFIDENCE, Finding
 from hvdb.show import tables
@@ -31,16 +31,10 @@ def short(host: str) -> str:
     return name if len(name) <= MAX_HOST_LENGTH else f"{name[: MAX_HOST_LENGTH - 1]}…"
 
 
-def slower(finding: Finding) -> str:
-    """Returns the slowdown in % and its interval as text, without unit: `5.1 [4.6, 5.7]`."""
-    return tables.estimate(
-        Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
-    )
-
-
-def amount(finding: Finding) -> str:
-    """Returns the slowdown in % and its interval as text, with unit: `5.1 % [4.6, 5.7]`."""
-    return slower(finding).replace(" [", " % [", 1)
+def slower(finding: Finding, unit: str = "") -> str:
+    """Returns the slowdown in % and its interval as text: `5.1 [4.6, 5.7]`. unit: text after the figure."""
+    figure = Interval(finding.slower, finding.low, finding.high)
+    return figure.text(form=lambda value: one_decimal(round(value, 1) + 0), unit=unit)
 
 
 def title(examined: Examined) -> str:
@@ -110,17 +104,17 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
 
     nodes = [
         f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
-        f"the node is {amount(findings.nodes[host])} slower than the median of the other nodes"
+        f"the node is {slower(findings.nodes[host], ' %')} slower than the median of the other nodes"
         for host in findings.slow_nodes
     ]
     slow = [
-        f"{name(rank)} is {amount(findings.ranks[rank])} slower than the median of the other ranks"
+        f"{name(rank)} is {slower(findings.ranks[rank], ' %')} slower than the median of the other ranks"
         for rank in findings.slowest_first
         if rank in findings.slow_ranks
     ]
     unclear = [
-        f"{name(rank)} {'is not clear: slower' if load(rank) else 'may be slow,'} by {amount(findings.ranks[rank])}: "
-        f"{_doubt(findings.ranks[rank], threshold, load(rank))}"
+        f"{name(rank)} {'is not clear: slower' if load(rank) else 'may be slow,'} by "
+        f"{slower(findings.ranks[rank], ' %')}: {_doubt(findings.ranks[rank], threshold, load(rank))}"
         for rank in findings.slowest_first
         if rank in findings.unclear_ranks
     ]

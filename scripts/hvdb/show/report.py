@@ -9,7 +9,6 @@ from pathlib import Path
 from hvdb.base import data
 from hvdb.base.errors import HvdbError
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell, Selection
 from hvdb.judge.rank_work import Examined, others_used
 from hvdb.judge.systems import System
@@ -86,11 +85,11 @@ def _largest_loss(run: Run) -> str:
     lost = {
         part: figure
         for part, figure in run.decomposition.items()
-        if part != "efficiency" and figure.fraction > 0 and not figure.unresolved
+        if part != "efficiency" and figure.fraction.value > 0 and not figure.unresolved
     }
     if not lost:
         return "none is resolved" if run.decomposition else "-"
-    part = max(lost, key=lambda name: lost[name].fraction)
+    part = max(lost, key=lambda name: lost[name].fraction.value)
     return f"{tables.COMPONENTS.get(part, part)}: {share(lost[part])}"
 
 
@@ -172,12 +171,12 @@ def _decomposition(run: Run) -> Section:
     for part in dict.fromkeys([*tables.COMPONENTS, *run.decomposition]):
         figure = run.decomposition.get(part)
         if figure is not None:
-            known = figure.low is not None and figure.high is not None
-            span = f"{100 * figure.low:.1f} to {100 * figure.high:.1f}" if known else "-"
-            size = f"{100 * figure.fraction:.1f}"
+            share = figure.fraction
+            span = f"{100 * share.low:.1f} to {100 * share.high:.1f}" if share.known else "-"
+            size = f"{100 * share.value:.1f}"
             shown = f"not resolved ({size})" if figure.unresolved else size
             if part == "efficiency":
-                shown = tables.efficiency_text(Estimate(figure.fraction, figure.low, figure.high)).split(" [")[0]
+                shown = tables.efficiency_text(share).split(" [")[0]
             milliseconds = "-" if shown.startswith("not resolved:") else f"{1000 * figure.seconds:.1f}"
             rows.append((tables.COMPONENTS.get(part, part), shown, span, milliseconds))
     header = ("part of the step", "% of step", "95 % interval", "ms")
@@ -188,9 +187,9 @@ def _share(part: str, figure: Component | None) -> str:
     """Returns the part in % of the step. `?`: not resolved; an efficiency that is not resolved has no figure."""
     if figure is None:
         return "-"
-    if part == "efficiency" and not efficiency.resolved(Estimate(figure.fraction, figure.low, figure.high)):
+    if part == "efficiency" and not efficiency.resolved(figure.fraction):
         return "?"
-    return f"{100 * figure.fraction:.1f}{' ?' if figure.unresolved else ''}"
+    return f"{100 * figure.fraction.value:.1f}{' ?' if figure.unresolved else ''}"
 
 
 def _others(runs: Sequence[Run]) -> list[Block]:

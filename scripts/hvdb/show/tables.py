@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hvdb.base import printable
+from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell
 from hvdb.read import names
 from hvdb.read.published import PublishedPoint, headline
@@ -55,19 +55,9 @@ def number(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
-def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """Returns an estimate as text: `value [low, high]`, or '-' for None.
-
-    Without an interval, returns `value (lowest .. highest)` for several sessions and `value` for one session.
-    """
-    if figure is None:
-        return "-"
-    figure = figure.scaled(scale)
-    if figure.lowest is not None and figure.highest is not None:
-        return f"{form(figure.value)} ({form(figure.lowest)} .. {form(figure.highest)})"
-    if figure.low is None or figure.high is None:
-        return form(figure.value)
-    return f"{form(figure.value)} [{form(figure.low)}, {form(figure.high)}]"
+def estimate(figure: Interval | None, scale: float = 1.0, form: Any = number) -> str:
+    """Returns a figure as text by Interval.text(), or '-' for None."""
+    return "-" if figure is None else figure.text(scale, form)
 
 
 def with_unit(rate: str, unit: str) -> str:
@@ -80,11 +70,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100.0 * value:.1f}"
 
 
-def efficiency_text(figure: Estimate | None) -> str:
+def efficiency_text(figure: Interval | None) -> str:
     """Returns an efficiency in percent as text: `97.6 [97.0, 98.6]`, or `not resolved: ...`, or '-' for None."""
     if figure is not None and not efficiency.resolved(figure):
         return efficiency.unresolved(figure)
-    return estimate(figure, 100.0, lambda value: f"{value:.1f}")
+    return "-" if figure is None else figure.text()
 
 
 def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) -> list[tuple[str, ...]]:

@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-
 from hvdb.base import printable
-from hvdb.judge import efficiency, sides, verdict
-from hvdb.judge.comparable import Difference
-from hvdb.judge.exact import Effect
-from hvdb.judge.verdict import Judgement, Verdict
-from hvdb.read.runs import IMAGES, Run
+from hvdb.base.interval import Interval
+from hvdb.judge import verdict
+from hvdb.judge.sides import Outcome
+from hvdb.judge.verdict import Verdict
 from hvdb.show import tables
 
 # Unit of the time of an operation -> how many of it a second has. Shorter times are in ns.
@@ -36,31 +33,6 @@ NOTES = (
     f" {verdict.POWER:.0%}; '-': so few runs cannot show any.",
     "spread: standard deviation of the pairs' log ratios; '-': A and B were not measured in turn.",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The results to show about one cell.
-
-    rates: images per second of A and of B, medians. unit: what is counted in place of images. paired: True if A and B
-    were measured in turn. terms: from sides.moved(). differences: from sides.differences(). reason: why the cell's
-    threshold has its value; "" if no reason was given. runs: the UUIDs of A's and of B's runs.
-    foreign: True for a row of another program. Its rates are operations per second, and it has no terms.
-    notes: lines that say what a verdict on samples of another program does not cover.
-    """
-
-    name: str
-    judgement: Judgement
-    rates: tuple[float, float]
-    paired: bool
-    unit: str = IMAGES
-    terms: dict[str, Effect] = dataclasses.field(default_factory=dict)
-    differences: Sequence[Difference] = ()
-    reason: str = ""
-    left_out: Sequence[str] = ()
-    runs: tuple[Sequence[str], Sequence[str]] = ((), ())
-    foreign: bool = False
-    notes: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,26 +66,6 @@ def summary(title: str, verdicts: Sequence[Verdict]) -> str:
     return f"{title}: {worst.value} ({counts})"
 
 
-def outcome_of(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
-    """Returns the results to show about `cell`: its judgement, the moved terms and the differences of its sides."""
-    return Outcome(
-        cell.name,
-        judgement,
-        (_rate(cell.a), _rate(cell.b)),
-        cell.paired,
-        cell.a[0].unit,
-        sides.moved(cell, verdict.CONFIDENCE),
-        sides.differences(cell),
-        reason,
-        cell.left_out,
-        ([run.uuid for run in cell.a], [run.uuid for run in cell.b]),
-    )
-
-
-def _rate(runs: Sequence[Run]) -> float:
-    return float(np.median([efficiency.images_per_second(run) for run in runs]))
-
-
 def _rate_text(outcome: Outcome, side: int) -> str:
     rate = outcome.rates[side]
     if not outcome.foreign:
@@ -126,9 +78,8 @@ def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{100 * ratio:+.2f}"
 
 
-def _interval(effect: Effect | Judgement, value: float) -> str:
-    ends = (f"{100 * end:+.2f}" if math.isfinite(end) else "?" for end in (effect.low, effect.high))
-    return f"{_percent(value)} [{', '.join(ends)}]"
+def _interval(figure: Interval) -> str:
+    return figure.text(form=lambda percent: f"{percent:+.2f}" if math.isfinite(percent) else "?")
 
 
 def _runs(outcome: Outcome) -> str:
@@ -140,7 +91,7 @@ _COLUMNS: dict[str, Callable[[Outcome], str]] = {
     "cell": lambda outcome: outcome.name,
     "A images/s": lambda outcome: _rate_text(outcome, 0),
     "B images/s": lambda outcome: _rate_text(outcome, 1),
-    "slowdown of B % [95 %]": lambda outcome: _interval(outcome.judgement, outcome.judgement.slowdown),
+    "slowdown of B % [95 %]": lambda outcome: _interval(outcome.judgement.interval),
     "threshold %": lambda outcome: f"{100 * outcome.judgement.threshold:g}",
     "detectable %": lambda outcome: _percent(outcome.judgement.detectable).lstrip("+"),
     "spread %": lambda outcome: _percent(outcome.judgement.spread).lstrip("+"),
@@ -166,9 +117,9 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return tables.rows(_COLUMNS, outcomes)
 
 
-def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
+def resolved(terms: dict[str, Interval]) -> dict[str, Interval]:
     """Returns the terms whose interval does not contain 0."""
-    return {name: effect for name, effect in terms.items() if effect.low > 0 or effect.high < 0}
+    return {name: effect for name, effect in terms.items() if not effect.holds(0)}
 
 
 def details(outcome: Outcome) -> list[str]:
@@ -176,7 +127,7 @@ def details(outcome: Outcome) -> list[str]:
     lines = [f"threshold: {outcome.reason}"] if outcome.reason else []
     moved = resolved(outcome.terms)
     for name, effect in moved.items():
-        lines.append(f"{name}: {_interval(effect, effect.value)} % of A's step time")
+        lines.append(f"{name}: {_interval(effect)} % of A's step time")
     if outcome.terms and not moved:
         lines.append("no term of the decomposition is resolved")
     if not outcome.terms and not outcome.foreign:

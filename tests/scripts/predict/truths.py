@@ -27,13 +27,13 @@ import numpy as np
 
 import synthetic_store  # noqa: F401 (finds hvdb)
 
+from hvdb.base.interval import Interval
 from hvdb.predict import cost, draws, profile
 from hvdb.predict.cost import DRIFT, Cell, World
 from hvdb.predict.draws import Predictor, Variant
 from hvdb.predict.fabric import BARRIER, SMALL_BYTES, Fabric
 from hvdb.predict.inputs import Inputs, Training
 from hvdb.predict.schedule import MIB, NEGOTIATED, SHARDED, STATIC, Schedule
-from hvdb.read.predictions import Band
 from hvdb.read.runs import Fact, Run
 
 PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
@@ -240,7 +240,7 @@ def truth(seed: int, number: int, errors: Errors, folder: Path) -> Truth:
     return Truth(random, errors, Schedule(ORDER[number % 3], "fp32", bucket, threshold, 1024), folder)
 
 
-def bands(one: Truth, count: int, steps: int) -> list[Band]:
+def bands(one: Truth, count: int, steps: int) -> list[Interval]:
     """Returns the predicted bands of PREDICTED, from `count` draws of `steps` steps."""
     with mock.patch.object(draws, "STEPS", steps), mock.patch.object(draws, "GROUPS", {}):
         made = one.inputs()
@@ -285,7 +285,7 @@ def outcome(seed: int, numbers: Sequence[int], errors: Errors, count: int, steps
             one = truth(seed, number, errors, Path(folder))
             made = bands(one, count, steps)
             true = [one.step(nodes) for nodes in PREDICTED]
-        found.append([(t, b.low, b.middle, b.high) for t, b in zip(true, made, strict=True)])
+        found.append([(t, b.low, b.value, b.high) for t, b in zip(true, made, strict=True)])
     return Outcome(*np.moveaxis(np.array(found), 2, 0))
 
 

@@ -90,16 +90,16 @@ def _read(store: Path, name: str) -> Measured:
     newest = [run for run in runs.load([store]) if run.model == name][-3:]
     phase = {run.phase: run for run in newest}
     full = phase["full"]
-    reached = full.decomposition["efficiency"]
+    reached = full.decomposition["efficiency"].fraction
     middle = {key: efficiency.step_time(run).value for key, run in phase.items()}
     return Measured(
         solo_seconds=middle["solo"],
         none_seconds=middle["none"],
         step_seconds=middle["full"],
         exposed_seconds=full.decomposition["exposed_communication"].seconds,
-        efficiency=reached.fraction,
-        low=reached.low if reached.low is not None else reached.fraction,
-        high=reached.high if reached.high is not None else reached.fraction,
+        efficiency=reached.value,
+        low=reached.low if reached.low is not None else reached.value,
+        high=reached.high if reached.high is not None else reached.value,
         data_plane=full.data_plane,
         run_id=full.uuid,
     )

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +178,15 @@ class Measurement:
                 "options": " ".join(made.what_ifs[row.what_if].options),
                 "rate_mbit": link.bits_per_second / 1e6,
                 "latency_us": link.latency_seconds * 1e6,
-                "predicted": asdict(row.step_seconds),
+                "predicted": predictions.band_document(row.step_seconds),
                 "measured": {"step_seconds": one.step, "low": low, "high": high},
                 "trivial": self.trivial(row.ranks, session),
             }
             if one.efficiency is not None:
-                entry["efficiency"] = {"predicted": asdict(row.efficiency), "measured": one.efficiency}
+                entry["efficiency"] = {
+                    "predicted": predictions.band_document(row.efficiency),
+                    "measured": one.efficiency,
+                }
             entries.append(entry)
         return entries
 

@@ -27,12 +27,12 @@ import numpy as np
 
 from hvdb.base import data, edge
 from hvdb.base.errors import EXIT_GOOD, HvdbError
+from hvdb.base.interval import Interval
 from hvdb.judge import ring_model
 from hvdb.judge.efficiency import BACKWARD_SHARE
 from hvdb.predict import profile
 from hvdb.predict.simulation import simulated
 from hvdb.read import published
-from hvdb.read.predictions import Band
 from hvdb.read.published import PublishedPoint
 
 # Draws lie evenly in these ranges. rate: part of the line rate. latency: seconds of a step of the ring. slowdown: of
@@ -69,11 +69,12 @@ def weigh(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def percentiles(values: np.ndarray, weights: np.ndarray) -> Band:
+def percentiles(values: np.ndarray, weights: np.ndarray) -> Interval:
     """Returns weighted percentiles: each value stands at the middle of its own weight."""
     order = np.argsort(values)
     place = np.cumsum(weights[order]) - 0.5 * weights[order]
-    return Band(*map(float, np.interp([0.05, 0.5, 0.95], place / weights.sum(), values[order])))
+    low, middle, high = map(float, np.interp([0.05, 0.5, 0.95], place / weights.sum(), values[order]))
+    return Interval(middle, low, high)
 
 
 class Lookback:
@@ -136,17 +137,17 @@ def _in_step(file: Path) -> str:
     return "\n".join(" ".join([*w[:2], *w[3:4], *w[3:]] if w[0] == "gradient" else w) for w in lines)
 
 
-def _line(point: PublishedPoint, bands: Sequence[Band], beside: Sequence[float] = ()) -> str:
+def _line(point: PublishedPoint, bands: Sequence[Interval], beside: Sequence[float] = ()) -> str:
     measured, last = point.efficiency or 0.0, bands[-1]
     words = [f"{point.setup:<21} {point.model:<10} {point.gpus:>4}"]
-    words += [f"{100 * one.middle:5.1f} [{100 * one.low:5.1f}, {100 * one.high:5.1f}]" for one in bands]
-    words += [f"{100 * measured:5.1f} {100 * (last.middle - measured):+6.1f}"]
+    words += [one.text(form=lambda percent: f"{percent:5.1f}") for one in bands]
+    words += [f"{100 * measured:5.1f} {100 * (last.value - measured):+6.1f}"]
     words += ["inside " if last.holds(measured) else "outside", *(f"{100 * x:5.1f}" for x in beside)]
     return "  ".join(words)
 
 
-def _summary(name: str, bands: Sequence[Band], measured: Sequence[float]) -> str:
-    error = np.mean([abs(one.middle - x) for one, x in zip(bands, measured, strict=True)])
+def _summary(name: str, bands: Sequence[Interval], measured: Sequence[float]) -> str:
+    error = np.mean([abs(one.value - x) for one, x in zip(bands, measured, strict=True)])
     inside = sum(one.holds(x) for one, x in zip(bands, measured, strict=True))
     width = np.median([one.width for one in bands])
     return f"{name}: mean error {100 * error:.1f}, {inside} of {len(bands)} inside, median width {100 * width:.1f}"
@@ -168,7 +169,7 @@ def report(program: Path, profiles: Path, file: Path, draws: int, seed: int) -> 
     weights = weigh(np.array(found[: len(near)]), np.array([p.efficiency for p in near]))
     random = np.random.default_rng([seed, 1])
 
-    def bands(values: np.ndarray, *weighted: np.ndarray) -> list[Band]:
+    def bands(values: np.ndarray, *weighted: np.ndarray) -> list[Interval]:
         seen = values + SIGMA * random.standard_normal(len(values))
         return [percentiles(seen, one) for one in (np.ones(len(seen)), *weighted)]
 

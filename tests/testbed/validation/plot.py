@@ -25,14 +25,14 @@ OUTSIDE = {"marker": "s", "color": figure.VERMILION, "markersize": 5.5, "markerf
 
 def _error(times: Sequence[float], cells: Sequence[HeldOut]) -> float:
     """Returns the median error of predicted times in %."""
-    return 100 * float(np.median([abs(t / c.measured.middle - 1) for t, c in zip(times, cells, strict=True)]))
+    return 100 * float(np.median([abs(t / c.measured.value - 1) for t, c in zip(times, cells, strict=True)]))
 
 
 def summary(cells: Sequence[HeldOut]) -> str:
     """Returns lines: coverage and median error, the error of the best trivial predictor that all cells have, and the
     coverage at each rate if there are several."""
     held = sum(cell.is_inside for cell in cells)
-    error = _error([cell.predicted.middle for cell in cells], cells)
+    error = _error([cell.predicted.value for cell in cells], cells)
     lines = [f"{held} of {len(cells)} in the band; median error {error:.1f} %"]
     names = set.intersection(*(set(cell.trivial) for cell in cells))
     if names:
@@ -49,8 +49,8 @@ def summary(cells: Sequence[HeldOut]) -> str:
 def _panel(axes: Axes, cells: Sequence[HeldOut]) -> None:
     for cell in cells:
         style = INSIDE if cell.is_inside else OUTSIDE
-        low, middle, high = (1e3 * x for x in (cell.predicted.low, cell.predicted.middle, cell.predicted.high))
-        measured = 1e3 * cell.measured.middle
+        low, middle, high = (1e3 * x for x in (cell.predicted.low, cell.predicted.value, cell.predicted.high))
+        measured = 1e3 * cell.measured.value
         axes.vlines(measured, low, high, color=style["color"], linewidth=1.6, alpha=0.45)
         axes.hlines(middle, 1e3 * cell.measured.low, 1e3 * cell.measured.high, color=style["color"], linewidth=0.8)
         axes.plot(measured, middle, linestyle="none", zorder=3, **style)
