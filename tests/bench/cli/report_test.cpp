@@ -12,7 +12,6 @@
 #include <limits>
 
 #include "bench/cli/console.h"
-#include "bench/cli/json_report.h"
 #include "bench/measure/units.h"
 
 namespace hvd::bench::report_test {

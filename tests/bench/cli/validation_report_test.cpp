@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "bench/cli/json_report.h"
 #include "bench/cli/report.h"
 #include "bench/session/session.h"
 

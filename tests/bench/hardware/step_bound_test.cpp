@@ -1,10 +1,9 @@
-#include "bench/hardware/step_bound.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 
+#include "bench/hardware/roofline.h"
 #include "models/graph/autodiff.h"
 #include "models/graph/cost.h"
 #include "models/zoo/zoo.h"

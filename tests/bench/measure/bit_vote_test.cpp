@@ -1,12 +1,11 @@
 // The tests change some ranks' checksums. The vote must name each outvoted rank, with the first snapshot in which the
 // rank's checksum differs, and must name no other rank.
-#include "bench/measure/bit_vote.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "bench/measure/rank_comparison.h"
 #include "bench/train/checksum.h"
 #include "engine/base/philox.h"
 

@@ -1,8 +1,6 @@
 // Tests slow_ranks on times without noise, whose intervals have the width zero. Expected values are computed by hand.
 // slow_ranks_coverage_test.cpp counts wrong verdicts under noise. tests/scripts compares the figures with those of
 // `hvdb ranks`.
-#include "bench/measure/slow_ranks.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <random>
 
 #include "bench/measure/median.h"
+#include "bench/measure/rank_comparison.h"
 
 namespace hvd::bench::slow_ranks_test {
 namespace {

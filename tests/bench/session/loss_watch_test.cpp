@@ -1,9 +1,9 @@
 // Tests the cautions and errors of LossWatch for the losses of a session.
-#include "bench/session/loss_watch.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "bench/session/session_runs.h"
 
 namespace hvd::bench::loss_watch_test {
 namespace {

@@ -1,13 +1,16 @@
-// Finds the ranks or nodes that are slower than the others. scripts/hvdb/judge/slow_ranks.py applies the same rules to
-// stored runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
+// Compares ranks with one another. Finds the ranks or nodes that are slower than the others, and the ranks whose bits
+// differ from the majority. Pure: the same values and seed give the same answer.
 //
+// Times: scripts/hvdb/judge/slow_ranks.py applies the same rules to stored runs; tests/scripts compares the two.
 // Every time is divided by the middle of all members (ranks or nodes) in the same step, their median or, of less than
-// eight, their geometric mean, so that a disturbance of all members cancels. A member's time is the median of these ratios over the steps, times the usual time of a step.
-// Its slowness compares that time with the median of the others' times. The interval comes from the ratios of its times
-// to the median time of the other members in the same step. Sources: B. Iglewicz and D. Hoaglin, How to Detect and
-// Handle Outliers, 1993 (the modified z-score); P. Westfall and S. Young, Resampling-Based Multiple Testing, 1993 (the
-// largest score of a healthy run as reference for every score); H. David and H. Nagaraja, Order Statistics, 2003,
-// section 7.1 (the interval of a median).
+// eight, their geometric mean, so that a disturbance of all members cancels. A member's time is the median of these
+// ratios over the steps, times the usual time of a step. Its slowness compares that time with the median of the others'
+// times. The interval comes from the ratios of its times to the median time of the other members in the same step.
+// Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
+// S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
+// H. David and H. Nagaraja, Order Statistics, 2003, section 7.1 (the interval of a median).
+//
+// Bits: members vote by checksums, because equal bits have equal checksums.
 #pragma once
 
 #include <cstddef>
@@ -63,5 +66,28 @@ SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::spa
 /// the distribution's width does not matter. Scores exist only for four or more members, so at most one healthy member
 /// in a hundred is accused (3 % / 4).
 double critical_score(std::size_t members, std::uint64_t seed);
+
+struct Deviation {
+  std::size_t member = 0;
+  std::size_t snapshot = 0;  ///< the first snapshot in which the member differs
+};
+
+/// From `snapshot` on it is unknown which members are right, because no strict majority agrees or there are fewer than
+/// kMajority members.
+struct Disagreement {
+  std::size_t snapshot = 0;
+  std::vector<std::vector<std::size_t>> parties;  ///< groups with equal bits, the largest first; without named members
+};
+
+struct BitVote {
+  std::vector<Deviation> named;  ///< ordered by snapshot, then by member
+  std::optional<Disagreement> disagreement;
+  std::size_t reference = 0;  ///< a member that is not named
+};
+
+/// `checksums[member][snapshot]` has at least one member, and all members have the same number of snapshots. A member
+/// that differs from a strict majority of all members is named. The vote on later snapshots leaves named members out,
+/// because their weights stay wrong. With fewer than kMajority members no member is named.
+BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 
 }  // namespace hvd::bench

@@ -1,4 +1,4 @@
-#include "bench/session/rank_group.h"
+#include "bench/session/session_parts.h"
 
 #include <exception>
 #include <string>
