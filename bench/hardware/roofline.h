@@ -60,8 +60,8 @@ struct StepBound {
   double seconds = 0;  ///< sum over operations of the longer of two times: of its arithmetic, of its traffic
 };
 
-/// `graph` must be differentiated; its tensors have type `compute`. Returns nothing if published_rates() does not know the
-/// device or its rate in this type.
+/// `graph` must be differentiated; its tensors have type `compute`. Returns nothing if published_rates() does not know
+/// the device or its rate in this type.
 std::optional<StepBound> step_bound(const models::Graph& graph, const std::string& device, DataType compute, bool tf32);
 
 /// Returns the facts stored with the run: work, data sheet, bound. These facts are not part of the fingerprint.

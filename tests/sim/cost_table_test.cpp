@@ -1,10 +1,9 @@
-#include "engine/sim/cost_table.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/sim/world.h"
 
 namespace hvd::sim::cost_table_test {
 namespace {

@@ -1,5 +1,3 @@
-#include "engine/sim/noise.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/sim/world.h"
 
 namespace hvd::sim::noise_test {
 namespace {

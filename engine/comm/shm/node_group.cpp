@@ -16,8 +16,8 @@
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/comm/process.h"
-#include "engine/comm/shm/futex.h"
 #include "engine/comm/shm/same_arguments.h"
+#include "engine/comm/shm/shared_memory.h"
 
 namespace hvd::comm {
 namespace {

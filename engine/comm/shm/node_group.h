@@ -14,10 +14,10 @@
 
 #include "engine/base/mutex.h"
 #include "engine/comm/faults.h"
+#include "engine/comm/flight_record.h"
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
 #include "engine/comm/shm/shared_memory.h"
-#include "engine/comm/wait.h"
 
 namespace hvd::comm {
 

@@ -1,14 +1,16 @@
-// Messages between ranks that are threads of one process.
+// N ranks as threads of one process. Each pretended node has its own segment; nodes communicate through inboxes.
 #pragma once
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "engine/base/mutex.h"
+#include "engine/comm/communicator.h"
 #include "engine/comm/faults.h"
 #include "engine/comm/transport.h"
 
@@ -26,6 +28,7 @@ struct Inbox {
 using Inboxes = std::vector<std::unique_ptr<Inbox>>;
 std::shared_ptr<Inboxes> make_inboxes(int size);
 
+/// Messages between ranks that are threads of one process.
 class ThreadTransport final : public Transport {
  public:
   /// Borrows `faults`.
@@ -63,5 +66,12 @@ class ThreadTransport final : public Transport {
   std::vector<std::deque<Receive>> posted_;  ///< [sender]
   std::map<Ticket, int> open_;               ///< sender of each receive that is not delivered yet
 };
+
+/// For tests that inject faults: returns the transport for `rank`. The returned transport owns `inner`.
+using WrapTransport = std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> inner)>;
+
+/// Like make_loopback(), with `wrap` applied to every transport. Errors: those of make_loopback().
+std::vector<std::unique_ptr<Communicator>> make_wrapped_loopback(int size, const CommOptions& options,
+                                                                 int ranks_per_node, const WrapTransport& wrap);
 
 }  // namespace hvd::comm
