@@ -41,7 +41,8 @@ using ArenaAllocator = std::function<std::span<std::byte>(std::size_t bytes)>;
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// Called on a CPU when a loss is computed. A network with several losses has ended its forward pass at the last call.
+  /// Called on a CPU when a loss is computed. A network with several losses has ended its forward pass at the last
+  /// call.
   virtual void forward_ended() noexcept {}
   /// Called when all work that writes gradient `parameter` is done (kHost) or enqueued on the step's stream (kDevice).
   /// The TrainStep does not access the gradient again until update(). The calls come in parameter order 0, 1, ..., from
@@ -181,5 +182,16 @@ struct HeapArena {
   ArenaAllocator allocate;
 };
 HeapArena make_heap_arena();
+
+// The functions below convert between the element type of a gradient arena and double, for backends and tests. Pure.
+
+/// Checks that `type` is fp32, fp64, fp16 or bf16. Errors: invalid_argument for other types.
+void require_floating(DataType type);
+
+/// Converts `values` to `type`, rounds to nearest even, and writes them to `out`, which must have at least
+/// values.size() * size_of(type) bytes.
+void store(DataType type, std::span<const double> values, std::span<std::byte> out);
+
+[[nodiscard]] double load(DataType type, std::span<const std::byte> array, std::size_t index);
 
 }  // namespace hvd::models

@@ -22,8 +22,8 @@
 #include "bench/world/setup.h"
 #include "engine/gpu/runtime.h"
 #include "engine/runtime/engine.h"
+#include "models/random.h"
 #include "models/replay/replay.h"
-#include "models/synthetic.h"
 #include "models/train_step.h"
 
 namespace hvd::bench {

@@ -15,7 +15,7 @@
 #include "engine/comm/device_communicator.h"
 #include "engine/runtime/device_engine.h"
 #include "engine/runtime/engine.h"
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "models/train_step.h"
 
 namespace hvd::bench {

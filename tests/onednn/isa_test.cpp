@@ -1,6 +1,4 @@
 // Tests the names of instruction sets: sets of both major versions of oneDNN, and sets that this program does not know.
-#include "models/onednn/isa.h"
-
 #include <gtest/gtest.h>
 
 #include <string>

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/cli/doctor/machine_rate.h"
 #include "bench/cli/doctor/mpi_probe.h"
-#include "bench/cli/doctor/vector_peak.h"
 
 namespace hvd::bench::doctor_test {
 namespace {

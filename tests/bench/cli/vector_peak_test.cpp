@@ -1,7 +1,5 @@
 // Tests that the peak rate of each vector level is one that a processor can have. Rates are compared with the clock
 // that is measured in between, so that the result does not depend on the processor's speed or on other programs.
-#include "bench/cli/doctor/vector_peak.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
