@@ -10,8 +10,8 @@
 //   2  statistics of a batch norm in the epilogue of the convolution before it; relu backward and the sums of the batch
 //      norm's backward in the epilogue of the data gradient
 //
-// cuDNN runs convolutions. cuBLASLt runs matrix products and, with ImageLayout::kColumns, the first convolution. Our own
-// kernels run everything else and take any stride. A convolution that cuDNN refuses is an error.
+// cuDNN runs convolutions. cuBLASLt runs matrix products and, with ImageLayout::kColumns, the first convolution. Our
+// own kernels run everything else and take any stride. A convolution that cuDNN refuses is an error.
 #pragma once
 
 #include <cstdint>

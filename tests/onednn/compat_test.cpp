@@ -1,11 +1,11 @@
 // Tests the names of instruction sets: sets of both major versions of oneDNN, and sets that this program does not know.
+#include "models/onednn/compat.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "models/onednn/compat.h"
-
-namespace hvd::models::onednn::isa_test {
+namespace hvd::models::onednn::compat_test {
 namespace {
 
 std::string x86_name(unsigned isa, int library_major) { return isa_name(isa, library_major, Architecture::kX86); }
@@ -56,5 +56,17 @@ TEST(Isa, OnArmTheLengthOfSveDecidesWhichVersionIsFast) {
 
 TEST(Isa, ThisProcessorHasAName) { EXPECT_EQ(library_isa().find_first_of("+ "), std::string::npos) << library_isa(); }
 
+// Tests which unit of a processor computes bf16 products, for given instruction sets.
+
+TEST(Bf16Units, ByInstructionSet) {
+  EXPECT_EQ(bf16_units(dnnl::cpu_isa::avx512_core_amx), Bf16Units::kTiles);
+  EXPECT_EQ(bf16_units(dnnl::cpu_isa::avx512_core_bf16), Bf16Units::kVectors);
+  for (const dnnl::cpu_isa isa : {dnnl::cpu_isa::sse41, dnnl::cpu_isa::avx, dnnl::cpu_isa::avx2,
+                                  dnnl::cpu_isa::avx512_core, dnnl::cpu_isa::avx512_core_vnni}) {
+    EXPECT_EQ(bf16_units(isa), Bf16Units::kNone);
+  }
+}
+
 }  // namespace
-}  // namespace hvd::models::onednn::isa_test
+
+}  // namespace hvd::models::onednn::compat_test
