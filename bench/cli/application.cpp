@@ -8,7 +8,6 @@
 
 #include "bench/cli/coll/output.h"
 #include "bench/cli/doctor/doctor.h"
-#include "bench/cli/json_report.h"
 #include "bench/cli/preflight.h"
 #include "bench/cli/report.h"
 #include "bench/store/provenance.h"

@@ -1,8 +1,7 @@
-#include "bench/cli/json_report.h"
-
 #include <string_view>
 
 #include "bench/cli/json_writer.h"
+#include "bench/cli/report.h"
 #include "bench/measure/decomposition.h"
 #include "bench/session/notes.h"
 #include "bench/store/build_info.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bench/store/process_start.h"
-#include "bench/world/world_options.h"
+#include "bench/world/ranks.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -32,6 +33,53 @@ constexpr std::chrono::milliseconds kForcedClose(250);
 constexpr std::chrono::milliseconds kForcedClosePrrte(120);
 
 }  // namespace
+
+MpiDeadline::MpiDeadline(std::function<void()> overdue) : overdue_(std::move(overdue)), thread_([this] { watch(); }) {}
+
+MpiDeadline::~MpiDeadline() {
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void MpiDeadline::arm(std::chrono::milliseconds patience) {
+  {
+    const MutexLock lock(mutex_);
+    deadline_ = Deadline::after(patience);
+  }
+  changed_.notify_one();
+}
+
+void MpiDeadline::disarm() {
+  {
+    const MutexLock lock(mutex_);
+    deadline_.reset();
+  }
+  changed_.notify_one();
+}
+
+void MpiDeadline::watch() {
+  {
+    const MutexLock lock(mutex_);
+    while (!ended_ && !(deadline_ && deadline_->passed())) {
+      if (deadline_) {
+        changed_.wait_until(mutex_, deadline_->when());
+      } else {
+        changed_.wait(mutex_);
+      }
+    }
+    if (ended_) return;
+  }
+  overdue_();
+}
+
+Patience patience_to_leave(Patience deadline) {
+  constexpr std::chrono::milliseconds kLeast(30000);
+  return {std::max(kLeast, 3 * deadline.timeout), deadline.set_by};
+}
 
 void ProcessEnd::watch_signals() {
   SignalWatch::block();  // before any thread starts

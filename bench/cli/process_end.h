@@ -2,30 +2,61 @@
 // world in time. Decides which rank reports the reason, what is said about the results, and in which order the ranks
 // leave. Holds what the threads that may end the process share with main()'s thread.
 //
-// Threads: main()'s thread makes all calls, except that any thread may call end_stuck(), flight_record() and signal().
-// The threads of SignalWatch and MpiDeadline call private functions that end the process.
+// Threads: main()'s thread makes all calls of a ProcessEnd, except that any thread may call end_stuck(),
+// flight_record() and signal(). The threads of SignalWatch and MpiDeadline call private functions that end the process.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/cli/coll/output.h"
 #include "bench/cli/console.h"
 #include "bench/cli/launch.h"
-#include "bench/cli/mpi_deadline.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/signal_watch.h"
 #include "bench/store/process_start.h"
-#include "bench/world/world_options.h"
+#include "bench/world/ranks.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench {
+
+/// A deadline for MPI_Init and MPI_Finalize. These calls wait for every process of the launch and have no deadline of
+/// their own.
+class MpiDeadline {
+ public:
+  /// This object's own thread calls `overdue`, at most once, when an armed deadline has passed. `overdue` must end the
+  /// process, because the thread that waits in MPI cannot be woken.
+  explicit MpiDeadline(std::function<void()> overdue);
+  ~MpiDeadline();
+  MpiDeadline(const MpiDeadline&) = delete;
+  MpiDeadline& operator=(const MpiDeadline&) = delete;
+
+  /// Sets the deadline, replacing an earlier one. Any thread may call it.
+  void arm(std::chrono::milliseconds patience);
+  void disarm();
+
+ private:
+  void watch();
+
+  const std::function<void()> overdue_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::optional<Deadline> deadline_ HVD_GUARDED_BY(mutex_);
+  bool ended_ HVD_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+/// Returns the time limit for leaving MPI's world: three times the deadline of one wait, and at least 30 s.
+Patience patience_to_leave(Patience deadline);
 
 class ProcessEnd {
  public:

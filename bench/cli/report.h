@@ -1,5 +1,5 @@
-// The texts that a person reads: the header before a session, the progress line during it, the closing table after it.
-// Pure functions from records to text; console.h prints them.
+// The texts that a person reads (the header before a session, the progress line during it, the closing table after it)
+// and the JSON document for programs. Pure functions from records to text; console.h prints them.
 #pragma once
 
 #include <iosfwd>
@@ -49,5 +49,9 @@ std::string validation_text(const Validation& validation);
 /// Prints what `hvd_bench stored` found: the values, one per line, and the problems on standard error. Returns the exit
 /// code: 2 if there are problems.
 int print_stored_labels(const StoredLabels& labels, std::ostream& out);
+
+/// Renders the session as one JSON document for --json. The fields of run records have the names that
+/// results/schema.sql gives them. Samples are omitted; the store has them. NaN and infinities become null.
+std::string json_report(const SessionResult& result, const StoredIn& stored);
 
 }  // namespace hvd::bench

@@ -10,8 +10,8 @@
 
 #include "bench/coll/problem.h"
 #include "bench/world/option_table.h"
+#include "bench/world/ranks.h"
 #include "bench/world/settings.h"
-#include "bench/world/world_options.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 

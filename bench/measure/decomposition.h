@@ -3,11 +3,12 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "bench/measure/estimate.h"
 #include "bench/measure/median.h"
 #include "bench/measure/step_series.h"
 
@@ -37,6 +38,16 @@ inline constexpr std::array<Component, 8> kComponents{{{"efficiency", "efficienc
                                                        {"overlap_slowdown", "compute slowed by overlap"},
                                                        {"update", "update"},
                                                        {"residual", "residual"}}};
+
+/// One component as a fraction of the step time, for RunRecord, the store and the reports.
+struct DecompositionRow {
+  std::string component;
+  double fraction = 0, seconds = 0;
+  std::optional<double> low, high;
+  /// Returns true if the interval contains 0. The measurement then cannot tell whether the step has this component. A
+  /// component that was 0 in every round counts as resolved, because the step certainly does not have it.
+  [[nodiscard]] bool unresolved() const { return low && high && *low <= 0 && 0 <= *high && *low < *high; }
+};
 
 struct EfficiencyAnalysis {
   /// Throughput per rank in phase full, divided by the throughput of one rank that has the machine to itself. This is

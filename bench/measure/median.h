@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "bench/measure/estimate.h"
 #include "bench/measure/resample.h"
 
 namespace hvd::bench {

@@ -1,17 +1,24 @@
-// Resampling for the intervals of medians and of the decomposition: draws blocks of consecutive samples, and computes
-// an interval from the resampled values, called replicates. Pure.
+// A figure with its interval, and resampling for the intervals of medians and of the decomposition: draws blocks of
+// consecutive samples, and computes an interval from the resampled values, called replicates. Pure.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "bench/measure/estimate.h"
 #include "engine/base/philox.h"
 
 namespace hvd::bench {
+
+/// A median with its bootstrap interval. Both ends are NaN (NULL in the store) if samples are too few for an interval.
+struct Estimate {
+  double value = 0, low = 0, high = 0;
+  [[nodiscard]] bool has_interval() const { return low <= high; }
+};
+inline constexpr double kNoInterval = std::numeric_limits<double>::quiet_NaN();
 
 /// A sequence of random numbers that (seed, stream) determines.
 class Draws {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 

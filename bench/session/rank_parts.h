@@ -9,7 +9,6 @@
 
 #include "bench/hardware/gpu_facts.h"
 #include "bench/train/trainer.h"
-#include "bench/train/training_gpu.h"
 #include "bench/tune/schedule_search.h"
 #include "bench/world/setup.h"
 #include "engine/base/error.h"

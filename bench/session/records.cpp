@@ -1,13 +1,15 @@
 #include "bench/session/records.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "bench/measure/median.h"
+#include "bench/store/host_facts.h"
 #include "bench/store/result_store.h"
-#include "bench/train/layouts.h"
+#include "bench/train/host_trainer.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/training_options.h"
 #include "engine/base/hash.h"
@@ -122,6 +124,21 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
 }
 
 }  // namespace
+
+std::string OtherUse::text() const { return fmt::format("{:.2f} of {}", used, processors); }
+
+OtherPrograms::OtherPrograms(const Engine& engine) : engine_(engine), host_seconds_before_(host_processor_seconds()) {}
+
+std::optional<OtherUse> OtherPrograms::use(std::span<const Answer> answers) const {
+  if (host_seconds_before_ <= 0) return std::nullopt;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  double others = host_processor_seconds() - host_seconds_before_;
+  const std::vector<std::string>& hosts = engine_.topology().hosts;
+  for (std::size_t r = 0; r < answers.size(); ++r) {
+    if (hosts[r] == hosts[0]) others -= answers[r].processor_seconds;
+  }
+  return OtherUse{std::max(others / seconds, 0.0), ::sysconf(_SC_NPROCESSORS_ONLN)};
+}
 
 RunRecord begin_record(const SessionParts& session, Phase phase) {
   RunRecord run = describe_run(session, phase);

@@ -1,14 +1,45 @@
-// Turns the facts and measurements of a session into run records. Rank 0 only.
+// Turns the facts and measurements of a session into run records, also the time that other programs take meanwhile.
+// Rank 0 only.
 #pragma once
 
-#include "bench/session/other_programs.h"
+#include <optional>
+#include <span>
+#include <string>
+
+#include "bench/session/message.h"
 #include "bench/session/phase_log.h"
 #include "bench/session/session_parts.h"
 #include "bench/store/run_record.h"
+#include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/runtime/engine.h"
 
 namespace hvd::bench {
+
+/// Processors of one host, in time per time.
+struct OtherUse {
+  double used = 0;      ///< by other programs
+  long processors = 0;  ///< online
+  /// More than a tenth of all processors: times are uncertain. `hvdb ranks` has the same limit.
+  [[nodiscard]] bool disturbs() const { return used > 0.1 * static_cast<double>(processors); }
+  [[nodiscard]] std::string text() const;  ///< "0.92 of 2"
+};
+
+/// Measures the processor time that other programs take from rank 0's host while a session runs.
+class OtherPrograms {
+ public:
+  /// Begins to count, for the hosts of the engine's ranks.
+  explicit OtherPrograms(const Engine& engine);
+
+  /// Returns what others used since the construction; nothing if the kernel does not tell.
+  /// `answers`: [rank], to Task::kMeasureMemory.
+  [[nodiscard]] std::optional<OtherUse> use(std::span<const Answer> answers) const;
+
+ private:
+  const Engine& engine_;
+  const Clock::time_point begin_ = Clock::now();
+  const double host_seconds_before_;
+};
 
 /// Begins the record of a run of `phase`: everything except samples and results. Calls SessionParts::prepare, and then
 /// adds the provenance that only a session knows (backend, transport, options of engine and optimiser), but no key that

@@ -10,7 +10,6 @@
 
 #include "bench/measure/decomposition.h"
 #include "bench/measure/session_plan.h"
-#include "bench/measure/visits.h"
 #include "bench/session/phase_log.h"
 
 namespace hvd::bench {

@@ -10,9 +10,8 @@
 #include <utility>
 
 #include "bench/hardware/gpu_facts.h"
-#include "bench/hardware/step_bound.h"
+#include "bench/hardware/roofline.h"
 #include "bench/session/notes.h"
-#include "bench/session/rank_group.h"
 #include "bench/session/rank_kind.h"
 #include "bench/session/rank_parts.h"
 #include "bench/session/round_plan.h"

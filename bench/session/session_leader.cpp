@@ -10,7 +10,7 @@
 #include "bench/hardware/gpu_surroundings.h"
 #include "bench/measure/median.h"
 #include "bench/measure/resample.h"
-#include "bench/measure/steady_state.h"
+#include "bench/measure/stopping_rule.h"
 #include "bench/session/gradient_check.h"
 #include "bench/session/records.h"
 #include "bench/session/work_size.h"

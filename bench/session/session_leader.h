@@ -1,5 +1,5 @@
 // Runs the sequence of a session on rank 0: check, warm up, measure (one phase, or solo, none and full in interleaved
-// rounds), check again, write the records. The SessionLeader decides; the workers act (rank_group.h).
+// rounds), check again, write the records. The SessionLeader decides; the workers act (session_parts.h).
 //
 // Rank 0's thread owns a SessionLeader.
 #pragma once

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/measure/slow_ranks.h"
+#include "bench/measure/rank_comparison.h"
 
 namespace hvd::bench {
 

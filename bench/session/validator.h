@@ -1,6 +1,6 @@
 // Runs the sequence of a validation on rank 0. Every rank trains on the same batches from the same weights without
 // reductions. Each rank's checksums of gradients and weights, and its step times, are compared with those of ranks of
-// the same kind (rank_kind.h). The Validator decides; the workers act (rank_group.h).
+// the same kind (rank_kind.h). The Validator decides; the workers act (session_parts.h).
 //
 // Rank 0's thread owns a Validator.
 #pragma once
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/measure/bit_vote.h"
-#include "bench/session/other_programs.h"
+#include "bench/measure/rank_comparison.h"
 #include "bench/session/phase_log.h"
+#include "bench/session/records.h"
 #include "bench/session/session_parts.h"
 #include "bench/session/validation.h"
 #include "engine/base/deadline.h"

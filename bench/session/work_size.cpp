@@ -7,8 +7,8 @@
 #include <cstring>
 #include <span>
 
+#include "bench/measure/session_plan.h"
 #include "bench/measure/units.h"
-#include "bench/measure/visits.h"
 #include "engine/runtime/engine.h"
 
 namespace hvd::bench {

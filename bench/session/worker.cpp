@@ -5,7 +5,6 @@
 
 #include "bench/measure/median.h"
 #include "bench/session/gradient_check.h"
-#include "bench/session/rank_group.h"
 #include "bench/store/host_facts.h"
 #include "bench/store/provenance.h"
 #include "bench/train/checksum.h"

@@ -10,7 +10,6 @@
 
 #include "bench/session/message.h"
 #include "bench/train/trainer.h"
-#include "bench/train/training_gpu.h"
 
 namespace hvd::bench {
 

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/measure/estimate.h"
+#include "bench/measure/decomposition.h"
+#include "bench/measure/resample.h"
 #include "bench/measure/step_series.h"
 
 namespace hvd::bench {

@@ -12,7 +12,7 @@
 #include "engine/base/error.h"
 #include "models/graph/autodiff.h"
 #include "models/graph/cost.h"
-#include "models/replay/device_replay.h"
+#include "models/replay/replay.h"
 
 namespace hvd::bench {
 namespace {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bench/train/trainer.h"
-#include "bench/train/training_gpu.h"
 #include "bench/world/gpu_backend.h"
 #include "engine/base/error.h"
 #include "engine/runtime/device_engine.h"

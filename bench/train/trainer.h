@@ -16,15 +16,74 @@
 #include <string>
 #include <vector>
 
+#include "bench/hardware/roofline.h"
 #include "bench/measure/step_series.h"
 #include "bench/store/run_record.h"
-#include "bench/train/batches.h"
 #include "bench/world/setup.h"
+#include "engine/gpu/runtime.h"
 #include "engine/runtime/engine.h"
+#include "models/random.h"
 #include "models/replay/replay.h"
 #include "models/train_step.h"
 
 namespace hvd::bench {
+
+/// Bytes of a GPU's memory in use by all processes.
+struct MemoryUse {
+  std::int64_t before = 0;  ///< before the network was built
+  std::int64_t now = 0;
+};
+
+/// The GPU on which a rank trains, as a session sees it: what a session asks, and what no Trainer on a CPU could
+/// answer. DeviceTrainer implements this interface. The thread that owns the trainer makes all calls.
+class TrainingGpu {
+ public:
+  virtual ~TrainingGpu() = default;
+
+  /// Returns the bound of a step; nothing if the GPU's data sheet is not known.
+  [[nodiscard]] virtual const std::optional<StepBound>& bound() const = 0;
+  /// Returns models::DeviceStep::engines().
+  [[nodiscard]] virtual const std::string& engines() const = 0;
+  /// Destroys the captured graphs, so that the following steps are captured anew. Call it on every rank before the same
+  /// step, because a graph that reduces must be captured on all ranks at once. Does nothing if there are no graphs.
+  virtual void drop_graphs() = 0;
+  /// Shape of the graph of the last phase's steps, if they are launched as a graph.
+  [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const = 0;
+  /// Number of this rank's steps that were launched while the previous step ran.
+  [[nodiscard]] virtual std::uint64_t steps_ahead() const = 0;
+  [[nodiscard]] virtual MemoryUse memory_use() = 0;
+};
+
+struct BatchPlace {  ///< the rank that the batches belong to
+  int rank = 0, world_size = 1;
+};
+
+/// The mini-batches of one rank. Images are generated before the timed region and reused in a cycle, as
+/// tf_cnn_benchmarks does, because input pipelines are not measured. Labels are new in every step, because a network
+/// that has memorised its batches computes with vanishing gradients, which would change the measurement.
+class SyntheticBatches {
+ public:
+  /// Makes `count` batches of `batch_size` images. Batch k holds the images of the global samples from (k * world_size
+  /// + rank) * batch_size on, so that all ranks together see the same samples, however many ranks there are.
+  SyntheticBatches(const models::SyntheticSpec& spec, std::int64_t batch_size, int count, BatchPlace place,
+                   models::LabelRule rule = models::LabelRule::kFresh);
+
+  /// Returns the batch of training step `step`. Images repeat in a cycle, but first_sample, which seeds labels and
+  /// dropout, does not. Labels are valid until the next call. Call at() outside the timed region: it makes labels.
+  [[nodiscard]] models::Batch at(std::uint64_t step);
+  [[nodiscard]] std::size_t bytes() const;
+  [[nodiscard]] int count() const { return static_cast<int>(images_.size()); }
+
+ private:
+  models::SyntheticSpec spec_;
+  BatchPlace place_;
+  models::LabelRule rule_;
+  std::vector<std::vector<float>> images_;  // [batch], each {n, h, w, c}
+  std::vector<std::int32_t> labels_;        // {n}, labels of the step that was requested last
+};
+
+/// Returns the number of batches to cycle through: 4, or fewer (at least 1) if 4 would take more than 128 MiB.
+int batches_to_cycle(std::int64_t batch_size, std::int64_t image_elements);
 
 /// Facts about the network for the run record, the same in every step.
 struct NetworkFacts {
@@ -58,7 +117,7 @@ class Trainer {
 
   /// Runs one training step in `phase`. `probe` (may be null) inspects the step.
   ///
-  /// Phase full trains: the learning rate is scaled by the world size (learning_rate.h), and gradients are averaged. In
+  /// Phase full trains: the learning rate is scaled by the world size (setup.h), and gradients are averaged. In
   /// a session with phase full, phases none and solo run at learning rate 0: the work is the same as at any other rate,
   /// but the ranks' weights stay equal. Phases none and solo make the ranks' momentum differ, so the next step of phase
   /// full uses momentum 0.

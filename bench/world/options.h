@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/world/world_options.h"
+#include "bench/world/ranks.h"
 #include "engine/base/types.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"
 #include "engine/runtime/device_engine.h"
 #include "engine/runtime/engine.h"
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "models/train_step.h"
 
 namespace hvd::bench {
@@ -57,7 +57,7 @@ struct TrainingChoices {
   bool winograd = true;  ///< false with --no-winograd: fp32 convolutions on the CPU are direct
   std::uint64_t seed = 1;
   models::LabelRule label_rule = models::LabelRule::kFresh;
-  models::SgdOptions sgd;  ///< for one rank; the rate is scaled by the world size (learning_rate.h)
+  models::SgdOptions sgd;  ///< for one rank; the rate is scaled by the world size (setup.h)
   GpuOptions gpu;
   ScheduleTuning tuning;
   bool efficiency = false;  ///< --efficiency: measure phases solo, none and full in turns; print the decomposition

@@ -5,7 +5,7 @@
 #include <array>
 #include <limits>
 
-#include "bench/measure/slow_ranks.h"
+#include "bench/measure/rank_comparison.h"
 #include "bench/store/build_info.h"
 #include "engine/base/error.h"
 #include "engine/base/hash.h"

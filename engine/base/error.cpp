@@ -1,6 +1,17 @@
 #include "engine/base/error.h"
 
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "engine/base/assert.h"
+
 namespace hvd {
+
+void assertion_failed(const char* expression, const char* file, int line) {
+  throw std::logic_error(
+      fmt::format("internal error: assertion '{}' failed at {}:{}; please report it", expression, file, line));
+}
 
 std::string_view name(Errc code) noexcept {
   switch (code) {

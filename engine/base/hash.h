@@ -34,6 +34,11 @@ class Hasher {
 };
 
 /// Returns `value` as 16 lower-case hexadecimal digits.
-std::string hex64(std::uint64_t value);
+inline std::string hex64(std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(16, '0');
+  for (std::size_t i = 16; i-- > 0; value >>= 4) text[i] = kDigits[value & 0xf];
+  return text;
+}
 
 }  // namespace hvd

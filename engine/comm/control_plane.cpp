@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/comm/algorithm/tree_broadcast.h"
+#include "engine/comm/algorithm/recursive.h"
 #include "engine/comm/arguments.h"
 #include "engine/comm/chunks.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/comm/algorithm/recursive_doubling.h"
+#include "engine/comm/algorithm/recursive.h"
 #include "engine/comm/rank_state.h"
 
 namespace hvd::comm {

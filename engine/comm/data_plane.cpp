@@ -12,7 +12,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "engine/comm/algorithm/pairwise.h"
-#include "engine/comm/algorithm/tree_broadcast.h"
+#include "engine/comm/algorithm/recursive.h"
 #include "engine/comm/arguments.h"
 #include "engine/comm/chunks.h"
 #include "engine/comm/reduce.h"

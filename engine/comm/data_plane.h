@@ -8,14 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/comm/algorithm/recursive_doubling.h"
-#include "engine/comm/algorithm/recursive_halving.h"
+#include "engine/comm/algorithm/recursive.h"
 #include "engine/comm/algorithm/ring.h"
-#include "engine/comm/algorithm/share_ring.h"
 #include "engine/comm/rank_state.h"
 #include "engine/comm/shm/node_exchange.h"
 #include "engine/comm/shm/node_reduce.h"
-#include "engine/comm/shm/regions.h"
 
 namespace hvd::comm {
 

@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/process.h"
-#include "engine/comm/shm/futex.h"
+#include "engine/comm/shm/shared_memory.h"
 #include "engine/comm/transport.h"
 
 namespace hvd::comm {

@@ -19,9 +19,9 @@
 
 #include "engine/base/mutex.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/flight_record.h"
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
-#include "engine/comm/wait.h"
 
 namespace hvd::comm {
 

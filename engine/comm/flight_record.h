@@ -93,4 +93,18 @@ struct RankFlights {
 /// Times are in seconds before `now`.
 std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point now);
 
+/// A wait for a peer in one collective operation, with the facts that the errors of Faults and the transports need. A
+/// plain value; one thread.
+struct Wait {
+  std::string_view operation;  ///< "all_reduce"
+  std::uint64_t sequence;      ///< number of the operation in this communicator; equal on all ranks
+  std::size_t bytes;
+  Deadline deadline;
+  Clock::time_point start = Clock::now();  ///< up to 10 ms early if it was read with coarse_now()
+  InFlight in_flight{};
+
+  /// "all_reduce 17 (26214400 bytes)".
+  [[nodiscard]] std::string text() const { return collective_text(operation, sequence, bytes, {}); }
+};
+
 }  // namespace hvd::comm

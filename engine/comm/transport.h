@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/base/types.h"
-#include "engine/comm/wait.h"
+#include "engine/comm/flight_record.h"
 
 namespace hvd::comm {
 

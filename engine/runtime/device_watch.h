@@ -18,7 +18,7 @@
 #include "engine/base/mutex.h"
 #include "engine/comm/device_communicator.h"
 #include "engine/core/bucket_plan.h"
-#include "engine/runtime/watchdog.h"
+#include "engine/runtime/roll_call.h"
 
 namespace hvd {
 

@@ -96,7 +96,7 @@ struct GroupTensor {
 
 class Engine {
  public:
-  /// `watchdog` watches work that its owner runs outside the engine (engine/runtime/watchdog.h); null: none.
+  /// `watchdog` watches work that its owner runs outside the engine (engine/runtime/roll_call.h); null: none.
   Engine(std::shared_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog = nullptr);
   /// Waits for work in flight, up to the deadline, and stops the thread. Inside a step, or while an exception unwinds
   /// the stack, the destructor tells the peers at once that this rank leaves.

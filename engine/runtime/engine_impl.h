@@ -28,9 +28,8 @@
 #include "engine/runtime/engine.h"
 #include "engine/runtime/negotiated_schedule.h"
 #include "engine/runtime/ready_marks.h"
-#include "engine/runtime/tickets.h"
+#include "engine/runtime/roll_call.h"
 #include "engine/runtime/trace.h"
-#include "engine/runtime/watchdog.h"
 #include "engine/runtime/work_queue.h"
 
 namespace hvd {

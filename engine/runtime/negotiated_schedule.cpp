@@ -12,8 +12,8 @@
 #include "engine/base/error.h"
 #include "engine/core/gradient_runs.h"
 #include "engine/runtime/operations.h"
+#include "engine/runtime/roll_call.h"
 #include "engine/runtime/trace.h"
-#include "engine/runtime/watchdog.h"
 
 // Ranks may finish their tensors in different orders, but a reduction needs all ranks at once: if rank 0 began with
 // tensor A and rank 1 with tensor B, each would wait for the other. So no rank reduces a tensor on its own. In cycles,
@@ -310,6 +310,45 @@ std::string NegotiatedSchedule::stall_text(const std::string& tensor, std::chron
     }
   }
   return text;
+}
+
+std::uint64_t TicketTable::issue(std::string_view name) {
+  if (!in_flight_.emplace(name).second) {
+    throw Error(Errc::kInvalidArgument, fmt::format("tensor '{}' is still in flight; wait for its ticket first", name));
+  }
+  entries_.emplace(++last_, Entry{std::string(name), std::nullopt});
+  return last_;
+}
+
+void TicketTable::finish(std::uint64_t ticket, Outcome outcome) {
+  const auto entry = entries_.find(ticket);
+  HVD_ASSERT(entry != entries_.end() && !entry->second.outcome);
+  in_flight_.erase(entry->second.name);
+  entry->second.outcome = std::move(outcome);
+}
+
+const TicketTable::Entry& TicketTable::at(std::uint64_t ticket) const {
+  const auto entry = entries_.find(ticket);
+  if (entry == entries_.end()) {
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("ticket {} was never issued or has been waited for already", ticket));
+  }
+  return entry->second;
+}
+
+bool TicketTable::finished(std::uint64_t ticket) const { return at(ticket).outcome.has_value(); }
+
+const TicketTable::Outcome* TicketTable::outcome(std::uint64_t ticket) const {
+  const auto& outcome = at(ticket).outcome;
+  return outcome ? &*outcome : nullptr;
+}
+
+TicketTable::Outcome TicketTable::take(std::uint64_t ticket) {
+  const auto entry = entries_.find(ticket);
+  HVD_ASSERT(entry != entries_.end() && entry->second.outcome);
+  Outcome outcome = std::move(*entry->second.outcome);
+  entries_.erase(entry);
+  return outcome;
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
 // The negotiated schedule: runs core::Negotiator over the control plane, and reduces the fused batches that the ranks
-// agreed on. Owned and called by the engine's thread.
+// agreed on. Owned and called by the engine's thread. A TicketTable holds the results for the callers.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -17,9 +21,38 @@
 #include "engine/core/negotiator.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/fusion_buffer.h"
-#include "engine/runtime/tickets.h"
 
 namespace hvd {
+
+/// Tracks the outstanding *_async() calls and their results. Not synchronised: the owner must guard it.
+class TicketTable {
+ public:
+  struct Outcome {
+    std::string error;  ///< empty if the call succeeded
+    Output output;
+  };
+  /// Returns a new ticket for the tensor `name`. Errors: invalid_argument if a tensor of this name is in flight.
+  std::uint64_t issue(std::string_view name);
+  void finish(std::uint64_t ticket, Outcome outcome);
+  /// Returns true if finish() was called. Errors: invalid_argument for a ticket that was never issued or was already
+  /// taken.
+  [[nodiscard]] bool finished(std::uint64_t ticket) const;
+  /// Returns the outcome of a finished ticket; null if the ticket is not finished. Errors: those of finished().
+  [[nodiscard]] const Outcome* outcome(std::uint64_t ticket) const;
+  /// Forgets a finished ticket and returns its outcome.
+  Outcome take(std::uint64_t ticket);
+
+ private:
+  struct Entry {
+    std::string name;
+    std::optional<Outcome> outcome;
+  };
+  [[nodiscard]] const Entry& at(std::uint64_t ticket) const;
+
+  std::uint64_t last_ = 0;
+  std::unordered_map<std::uint64_t, Entry> entries_;
+  std::unordered_set<std::string> in_flight_;
+};
 
 class TraceWriter;
 class Watchdog;

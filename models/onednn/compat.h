@@ -1,12 +1,24 @@
+// What this program knows about versions of oneDNN: their interfaces, their names of instruction sets, and how to avoid
+// their reference code.
+//
 // Hides the difference between oneDNN's two C++ interfaces: 2.x builds a primitive descriptor from an operation
 // descriptor, 3.x from the arguments themselves. The functions throw dnnl::error, which onednn_step.cpp turns into
 // Error{kBackend}. Any thread may call them: they share no state.
+//
+// oneDNN has an implementation of every operation that takes any layout: its reference code, which is correct and up to
+// 1,000 times slower than compiled code. oneDNN offers the reference code without a word where no other implementation
+// takes the layouts it was asked for. With 2.6 and AVX2 this happened to weight gradients of 3x3 convolutions over
+// images of 2x2 pixels in the forward pass's blocked layouts: eight operations took 7.4 of the 7.7 s of a step. So
+// first_compiled() asks for an operation in several layouts, until the library has compiled code for it.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace hvd::models::onednn {
 
@@ -117,5 +129,65 @@ std::string layout_text(const Md& desc);
 std::string library_version();
 /// Returns the best instruction set that the library uses on this processor, e.g. "avx512_core_amx".
 std::string library_isa();
+
+enum class Architecture : std::uint8_t { kX86, kArm };
+#if defined(__aarch64__)
+inline constexpr Architecture kThisArchitecture = Architecture::kArm;
+#else
+inline constexpr Architecture kThisArchitecture = Architecture::kX86;
+#endif
+
+/// Returns the name of `isa`, a value of dnnl_cpu_isa_t: "avx512_core_amx", "sve_256". For a value that this program
+/// does not know, returns the name of the largest known set that `isa` includes, and the remaining bits of `isa`:
+/// "avx512_core_amx+0x2000". oneDNN 2 and 3 use different bits on x86; `library_major` is the version that reported
+/// `isa`. On Arm the same values have other meanings. Pure.
+/// Source: dnnl_types.h of oneDNN 2.6 and 3.7; for Arm src/cpu/aarch64/cpu_isa_traits.hpp.
+std::string isa_name(unsigned isa, int library_major, Architecture architecture = kThisArchitecture);
+
+struct Version {
+  int major = 0, minor = 0;
+};
+/// Returns the reason why a library of this version is slow on a processor with `isa`, where a newer version is faster;
+/// empty if no such reason is known. Pure. Source: the symbols of Debian's arm64 packages (docs/onednn.md).
+std::string version_reason(unsigned isa, Version library, Architecture architecture = kThisArchitecture);
+
+/// Returns true if `name`, the library's description of an implementation ("ref:any"), is that of reference code.
+inline bool is_reference(std::string_view name) noexcept { return name.find("ref") != std::string_view::npos; }
+
+/// Calls describe(request) for one of `requests` after another, until nothing that it describes is reference code.
+/// Returns what was described; if all have reference code, what was described first. A result of describe() is a
+/// primitive descriptor, or a struct of several with the function is_reference(). The order of the requests alone
+/// decides, never a time, so that all ranks with equal processors choose alike.
+/// Errors: the first request's dnnl::error if the library implements none; at once any error but dnnl_unimplemented.
+template <class Request, class Describe>
+auto first_compiled(const std::vector<Request>& requests, const Describe& describe) {
+  using Described = decltype(describe(requests.front()));
+  std::optional<Described> reference;
+  std::exception_ptr refusal;
+  for (const Request& request : requests) {
+    try {
+      Described described = describe(request);
+      bool slow = false;
+      if constexpr (requires { described.is_reference(); }) {
+        slow = described.is_reference();
+      } else {
+        slow = is_reference(described.impl_info_str());
+      }
+      if (!slow) return described;
+      if (!reference) reference = described;
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) throw;
+      if (!refusal) refusal = std::current_exception();
+    }
+  }
+  if (!reference) std::rethrow_exception(refusal);
+  return *reference;
+}
+
+class PrimitiveProgram;
+
+/// Returns one line that names the first operation of `program` that is reference code, says how many there are, and
+/// what to do; empty if there is none. The operations that refresh copies of weights count too.
+std::string reference_code_text(const PrimitiveProgram& program);
 
 }  // namespace hvd::models::onednn

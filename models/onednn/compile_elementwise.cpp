@@ -6,9 +6,9 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
-#include "models/dropout.h"
 #include "models/onednn/kernels.h"
 #include "models/onednn/layer_plans.h"
+#include "models/random.h"
 
 namespace hvd::models::onednn {
 namespace {

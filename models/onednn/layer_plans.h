@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
-#include "models/onednn/implementation.h"
 
 namespace hvd::models::onednn {
 

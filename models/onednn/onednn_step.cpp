@@ -12,8 +12,6 @@
 #include "engine/base/error.h"
 #include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
-#include "models/onednn/implementation.h"
-#include "models/onednn/isa.h"
 #include "models/onednn/parameters.h"
 #include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"

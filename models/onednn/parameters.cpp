@@ -8,9 +8,9 @@
 #include "engine/base/align.h"
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
-#include "models/init.h"
 #include "models/onednn/kernels.h"
 #include "models/onednn/threads.h"
+#include "models/random.h"
 
 namespace hvd::models::onednn {
 namespace {

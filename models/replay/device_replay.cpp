@@ -1,5 +1,3 @@
-#include "models/replay/device_replay.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/align.h"
+#include "models/replay/replay.h"
 #include "models/replay/replay_base.h"
 
 namespace hvd::models {

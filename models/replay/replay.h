@@ -3,12 +3,14 @@
 // file.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/base/deadline.h"
+#include "models/device_step.h"
 #include "models/train_step.h"
 
 namespace hvd::models {
@@ -25,10 +27,10 @@ struct ReplayProfile {
   std::string unit = std::string(kImages);  ///< what a step works on: "images", "sequences", "tokens", ...
   std::int64_t units_per_step = 0;          ///< of one rank; the batch size if the units are images
   std::int64_t image_size = 0;              ///< 0: the network takes no images, or their size is unknown
-  std::string device;        ///< processor or GPU on which the run was recorded
-  std::string compute_type;  ///< "fp32", ...
-  std::string source_run;    ///< uuid of the recorded run
-  double forward_seconds = 0;  ///< 0: not measured
+  std::string device;                       ///< processor or GPU on which the run was recorded
+  std::string compute_type;                 ///< "fp32", ...
+  std::string source_run;                   ///< uuid of the recorded run
+  double forward_seconds = 0;               ///< 0: not measured
   double backward_end_seconds = 0;
   double update_seconds = 0;
   /// Time of the forward and backward pass in each of successive recorded steps, divided by the median. Empty: unknown.
@@ -87,7 +89,7 @@ class ReplayRecorder {
 
   std::vector<ArenaSlot> slots_;
   ReplayProfile header_;
-  std::vector<std::vector<double>> submit_, ready_;  // [parameter][step]
+  std::vector<std::vector<double>> submit_, ready_;      // [parameter][step]
   std::vector<double> forward_, backward_end_, update_;  // [step]; only complete steps have an element
   std::vector<double> current_ready_;                    // [parameter] for the step being recorded
   double current_forward_ = 0, current_backward_end_ = 0, update_start_ = 0;
@@ -110,5 +112,20 @@ std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType grad
 /// Returns the factor with which a rank's step begins: ranks are spread over the factors by the golden ratio, so that
 /// any number of ranks lie far apart. Returns 0 if there are no factors.
 std::size_t first_factor(int rank, std::size_t factors) noexcept;
+
+/// Replays on a GPU. The gradients lie in device memory, and a timer on the compute stream makes each gradient ready
+/// when it was ready in the recorded run, so that reductions, streams and graphs are those of training. Replay needs no
+/// cuDNN. It has never run on a GPU (docs/gpu.md).
+///
+/// Makes a step that does on `runtime`'s GPU what the step of make_replay_step() does on a CPU. The wait for each
+/// gradient is a kernel of one block, and the gradient's values are a copy, so a step can be captured. load() gives
+/// each step its factor. enqueue_forward_backward() calls `paced`, unless it is null. If `paced` returns true, the host
+/// sleeps until each gradient's recorded submit time, where that differs from the ready time, before it enqueues the
+/// gradient.
+/// Errors: invalid_argument for a profile without gradients; unsupported if a wait is longer than gpu::kMaxTimerWait,
+/// or if there are no kernels for this GPU (gpu::GpuRuntime::scale_refusal()); out_of_memory; backend.
+std::unique_ptr<DeviceStep> make_device_replay_step(ReplayProfile profile, DataType gradient, gpu::GpuRuntime& runtime,
+                                                    const ArenaAllocator& allocate, int rank = 0,
+                                                    std::function<bool()> paced = {});
 
 }  // namespace hvd::models

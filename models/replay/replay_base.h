@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "models/arena_types.h"
 #include "models/replay/replay.h"
+#include "models/train_step.h"
 
 namespace hvd::models {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/comm/loopback/world.h"
+#include "engine/comm/loopback/loopback.h"
 #include "tests/base/errors.h"
 #include "tests/comm/faulty_transport.h"
 

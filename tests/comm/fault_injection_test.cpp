@@ -20,7 +20,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
-#include "engine/comm/loopback/world.h"
+#include "engine/comm/loopback/loopback.h"
 #include "tests/comm/faulty_transport.h"
 
 namespace hvd::test::fault_injection_test {

@@ -27,7 +27,7 @@ using comm::Communicator;
 /// Returns a deadline so late that a rank which waits for it fails the test.
 Deadline far_off() { return Deadline::after(kNever); }
 
-class Mismatch : public testing::Test {
+class MismatchAtOnce : public testing::Test {
  protected:
   void TearDown() override { EXPECT_LT(Clock::now() - start_, kAtOnce) << "a rank waited for its deadline"; }
 
@@ -35,7 +35,7 @@ class Mismatch : public testing::Test {
   Clock::time_point start_ = Clock::now();
 };
 
-TEST_F(Mismatch, EnginesWithSmallBroadcastsOfDifferentSizesAllEndWithOneText) {
+TEST_F(MismatchAtOnce, EnginesWithSmallBroadcastsOfDifferentSizesAllEndWithOneText) {
   EngineOptions options;
   options.deadline = kNever;
   for (const int ranks : {2, 3}) {
@@ -52,7 +52,7 @@ TEST_F(Mismatch, EnginesWithSmallBroadcastsOfDifferentSizesAllEndWithOneText) {
   }
 }
 
-TEST_F(Mismatch, AReaderWhoseSenderDoesNotComeAgainThrowsAtItsDeadline) {
+TEST_F(MismatchAtOnce, AReaderWhoseSenderDoesNotComeAgainThrowsAtItsDeadline) {
   const auto results = run_loopback(2, {}, 0, [](Communicator& c) -> std::string {
     std::array<std::uint8_t, 16> data{};
     const bool reader = c.topology().rank == 1;
@@ -72,7 +72,7 @@ TEST_F(Mismatch, AReaderWhoseSenderDoesNotComeAgainThrowsAtItsDeadline) {
   EXPECT_EQ(results[0], "error peer_lost: rank 1 (host node0) gave up: " + text);
 }
 
-TEST_F(Mismatch, ADisagreementInsideOneNodeEndsTheOthers) {
+TEST_F(MismatchAtOnce, ADisagreementInsideOneNodeEndsTheOthers) {
   const auto results = run_loopback(4, {}, 2, [](Communicator& c) -> std::string {
     std::vector<std::uint8_t> data(8192);
     c.data().broadcast(data.data(), c.topology().rank == 1 ? 8192 : 4096, 3, far_off());
@@ -86,7 +86,7 @@ TEST_F(Mismatch, ADisagreementInsideOneNodeEndsTheOthers) {
   for (const std::size_t r : {2U, 3U}) EXPECT_EQ(results[r], "error peer_lost: rank 0 (host node0) gave up: " + text);
 }
 
-TEST_F(Mismatch, AMessageOfAnotherLengthThanExpectedEndsAllNodes) {
+TEST_F(MismatchAtOnce, AMessageOfAnotherLengthThanExpectedEndsAllNodes) {
   const auto results = run_loopback(3, {}, 1, [](Communicator& c) -> std::string {
     std::vector<std::uint8_t> data(8192);
     c.data().broadcast(data.data(), c.topology().rank == 2 ? 8192 : 4096, 0, far_off());
@@ -100,7 +100,7 @@ TEST_F(Mismatch, AMessageOfAnotherLengthThanExpectedEndsAllNodes) {
   }
 }
 
-TEST_F(Mismatch, AMessageThatIsTooLongIsRefusedByItsOwnRankOnOneNodeAndOnSeveral) {
+TEST_F(MismatchAtOnce, AMessageThatIsTooLongIsRefusedByItsOwnRankOnOneNodeAndOnSeveral) {
   const std::byte nothing{};
   const std::span<const std::byte> too_long(&nothing, comm::kMaxMessage + 1);  // only its size is read
   const std::string expected =
@@ -123,7 +123,7 @@ TEST_F(Mismatch, AMessageThatIsTooLongIsRefusedByItsOwnRankOnOneNodeAndOnSeveral
   }
 }
 
-TEST_F(Mismatch, AWorldOfOneRefusesWhatLargerWorldsRefuse) {
+TEST_F(MismatchAtOnce, AWorldOfOneRefusesWhatLargerWorldsRefuse) {
   const auto solo = comm::make_solo();
   comm::DataPlane& plane = solo->data();
   std::array<float, 8> values{};

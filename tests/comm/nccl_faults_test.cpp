@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/comm/nccl/rank_gpus.h"
+#include "engine/comm/nccl/trial.h"
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
 #include "tests/comm/gpu_ranks.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/nccl/rank_gpus.h"
 #include "engine/comm/nccl/trial.h"
 #include "engine/gpu/device.h"
 #include "tests/base/errors.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/comm/loopback/world.h"
+#include "engine/comm/loopback/loopback.h"
 #include "engine/comm/transport.h"
 #include "tests/base/patience.h"
 #include "tests/base/threads.h"

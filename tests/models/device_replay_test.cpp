@@ -1,7 +1,5 @@
 // Tests the replay on a fake GPU, which runs the copies and reports how long each timer would wait. The fake reports
 // races, and calls that cannot be captured.
-#include "models/replay/device_replay.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "models/replay/replay.h"
 #include "tests/base/errors.h"
 #include "tests/gpu/fake_runtime.h"
 

@@ -1,7 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "models/graph/builder.h"
+#include "models/graph/cost.h"
+#include "models/graph/memory_plan.h"
+#include "models/zoo/zoo.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::graph_test {
@@ -118,5 +122,145 @@ TEST(Builder, RefusesAGraphWithoutLossOrWithUnusedOutput) {
   });
 }
 
+Graph tiny() {
+  GraphBuilder b("tiny", 2, 8, 5);
+  const Window window{.kernel_h = 3, .kernel_w = 3, .stride_h = 2, .stride_w = 2, .pad_top = 1, .pad_left = 1};
+  const TensorId x = b.batch_norm("bn", b.conv("conv", b.images(), 6, window, true));
+  b.softmax_cross_entropy("loss", b.fully_connected("fc", x, 5));
+  return differentiate(std::move(b).build());
+}
+
+NodeCost cost_of(const Graph& graph, const std::string& name) {
+  const auto node = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) { return n.name == name; });
+  return node == graph.nodes.end() ? NodeCost{} : cost(graph, *node, 4);
+}
+
+TEST(Cost, OfConvolutionsByHand) {
+  const Graph graph = tiny();
+  // The output has 2x4x4x6 elements. Each element takes 3*3*3 multiply-adds, including those on padding, and adds one
+  // bias.
+  const double macs = 2 * 4 * 4 * 6 * 27, in = 2 * 8 * 8 * 3, out = 2 * 4 * 4 * 6, weights = 6 * 27;
+  EXPECT_EQ(cost_of(graph, "conv").flops, 2 * macs + out);
+  EXPECT_EQ(cost_of(graph, "conv").bytes, 4 * (in + weights + 6 + out));
+  EXPECT_EQ(cost_of(graph, "conv.backward_weights").flops, 2 * macs + out);
+  EXPECT_EQ(cost_of(graph, "conv.backward_weights").bytes, 4 * (in + out + weights + 6));
+  EXPECT_EQ(cost_of(graph, "fc.backward_data").flops, 2.0 * 2 * 5 * 96);
+  // The two running statistics are read and written (4 x 6 values). gamma, beta, mean and inv_std are each read or
+  // written once (another 4 x 6 values).
+  EXPECT_EQ(cost_of(graph, "bn").bytes, 4 * (out + 2 * 6 + 4 * 6 + out + 2 * 6));
+}
+
+TEST(Cost, AForwardPassCountsOnlyConvolutionsAndFullyConnectedLayers) {
+  EXPECT_EQ(forward_macs_per_image(tiny()), 4 * 4 * 6 * 27 + 96 * 5);
+}
+
+// A step has three times the multiply-adds of a forward pass, less those of the first layer's data gradient, which is
+// not computed. A step has few other operations.
+TEST(Cost, OfAStepIsThreeForwardPasses) {
+  for (const ModelInfo& model : model_catalogue()) {
+    const Graph graph = differentiate(build_model({.model = model.name, .batch_size = 2}));
+    const double forward_flops = 2 * forward_macs_per_image(graph);
+    EXPECT_GT(step_flops_per_image(graph), 2.9 * forward_flops) << model.name;
+    EXPECT_LT(step_flops_per_image(graph), 3.1 * forward_flops) << model.name;
+    const double sum = std::accumulate(graph.nodes.begin(), graph.nodes.end(), 0.0,
+                                       [&](double total, const Node& n) { return total + cost(graph, n, 4).flops; });
+    EXPECT_DOUBLE_EQ(sum / 2, step_flops_per_image(graph));
+  }
+}
+
+using testing::expect_error;
+
+// Checks a plan by brute force, unlike the planner: compares every pair of buffers and looks at every byte range.
+void expect_valid(const std::vector<BufferUse>& buffers, const MemoryPlan& plan, std::size_t align) {
+  ASSERT_EQ(plan.offsets.size(), buffers.size());
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    EXPECT_EQ(plan.offsets[i] % align, 0U);
+    EXPECT_LE(plan.offsets[i] + buffers[i].bytes, plan.arena_bytes);
+    for (std::size_t j = 0; j < i; ++j) {
+      const bool in_time = buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
+      const bool in_space =
+          plan.offsets[i] < plan.offsets[j] + buffers[j].bytes && plan.offsets[j] < plan.offsets[i] + buffers[i].bytes;
+      EXPECT_FALSE(in_time && in_space) << buffers[i].name << " and " << buffers[j].name << " overlap";
+    }
+  }
+}
+
+TEST(MemoryPlan, ReusesMemoryOfDeadBuffers) {
+  // The steps use 64+128, 128+64 and 64+256 bytes. The lower bound is therefore 320, and the plan must reach it.
+  const std::vector<BufferUse> buffers{{"a", 64, 0, 0}, {"b", 128, 0, 1}, {"c", 64, 1, 2}, {"d", 256, 2, 2}};
+  const MemoryPlan plan = plan_memory(buffers);
+  EXPECT_EQ(plan.lower_bound_bytes, 320U);
+  EXPECT_EQ(plan.arena_bytes, 320U);
+  EXPECT_EQ(plan.sum_bytes, 512U);
+  expect_valid(buffers, plan, 64);
+}
+
+TEST(MemoryPlan, ABufferReadWhenAnotherIsWrittenIsStillAlive) {
+  const std::vector<BufferUse> buffers{{"in", 64, 0, 1}, {"out", 64, 1, 2}};
+  EXPECT_EQ(plan_memory(buffers).arena_bytes, 128U);
+}
+
+TEST(MemoryPlan, AlignsAndTakesEmptyInput) {
+  const std::vector<BufferUse> buffers{{"a", 1, 0, 0}, {"b", 65, 0, 0}, {"none", 0, 0, 0}};
+  const MemoryPlan plan = plan_memory(buffers);
+  EXPECT_EQ(plan.arena_bytes, 64U + 128U);
+  expect_valid(buffers, plan, 64);
+  EXPECT_EQ(plan_memory({}).arena_bytes, 0U);
+}
+
+TEST(MemoryPlan, RefusesALifetimeThatEndsBeforeItStarts) {
+  expect_error(Errc::kInvalidArgument, {"backwards", "step 1"}, [] { plan_memory({{"backwards", 64, 2, 1}}); });
+}
+
+TEST(MemoryPlan, NeverOverlapsOnRandomLifetimes) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Philox random(seed, 1);
+    std::vector<BufferUse> buffers;
+    const auto count = 1 + random.block(0)[0] % 60;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto words = random.block(i + 1);
+      const int first = static_cast<int>(words[0] % 40);
+      buffers.push_back({"b" + std::to_string(i), words[1] % 5000, first, first + static_cast<int>(words[2] % 20)});
+    }
+    const MemoryPlan plan = plan_memory(buffers, 16);
+    expect_valid(buffers, plan, 16);
+    EXPECT_GE(plan.arena_bytes, plan.lower_bound_bytes);
+    EXPECT_LE(plan.arena_bytes, plan.sum_bytes);
+  }
+}
+
+TEST(MemoryPlan, PlacesTheNetworksWithinFivePercentOfTheBound) {
+  for (const ModelInfo& model : model_catalogue()) {
+    SCOPED_TRACE(model.name);
+    const auto buffers = lifetimes(differentiate(build_model({.model = model.name, .batch_size = 8})), 4);
+    const MemoryPlan plan = plan_memory(buffers);
+    expect_valid(buffers, plan, 64);
+    EXPECT_GE(plan.arena_bytes, plan.lower_bound_bytes);
+    EXPECT_LE(static_cast<double>(plan.arena_bytes), 1.05 * static_cast<double>(plan.lower_bound_bytes));
+    ::testing::Test::RecordProperty(model.name + "_arena_bytes", std::to_string(plan.arena_bytes));
+    ::testing::Test::RecordProperty(model.name + "_lower_bound_bytes", std::to_string(plan.lower_bound_bytes));
+  }
+}
+
+TEST(Lifetimes, RunFromTheProducerToTheLastReader) {
+  const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 1, .image_size = 64}));
+  const auto buffers = lifetimes(graph, 2);
+  const auto find = [&](const std::string& name) {
+    return *std::find_if(buffers.begin(), buffers.end(), [&](const BufferUse& b) { return b.name == name; });
+  };
+  const auto node = [&](const std::string& name) {
+    const auto at = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) { return n.name == name; });
+    return static_cast<int>(at - graph.nodes.begin());
+  };
+  const BufferUse conv = find("conv1:y");  // batch normalisation's backward pass reads its input again
+  EXPECT_EQ(conv.bytes, 32U * 32 * 64 * 2);
+  EXPECT_EQ(conv.first, node("conv1"));
+  EXPECT_EQ(conv.last, node("bn1.backward"));
+  const BufferUse shared = find("layer1.0.add:y");  // only the ReLU reads this tensor
+  EXPECT_EQ(shared.last, node("layer1.0.relu3"));
+}
+
 }  // namespace
+
 }  // namespace hvd::models::graph_test

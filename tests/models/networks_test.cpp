@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "models/normal.h"
+#include "models/random.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/finite_difference.h"
 #include "tests/models/testing.h"

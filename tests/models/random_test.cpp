@@ -1,12 +1,10 @@
 // Tests everything drawn from the counter-based generator: initial weights, images, labels, dropout masks.
+#include "models/random.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "models/dropout.h"
-#include "models/init.h"
-#include "models/normal.h"
-#include "models/synthetic.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::random_test {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "models/init.h"
+#include "models/random.h"
 #include "tests/models/finite_difference.h"
 #include "tests/models/small_graphs.h"
 #include "tests/models/testing.h"

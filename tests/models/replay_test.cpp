@@ -6,7 +6,7 @@
 #include <thread>
 #include <tuple>
 
-#include "models/arena_types.h"
+#include "models/train_step.h"
 #include "tests/models/small_graphs.h"
 #include "tests/models/testing.h"
 

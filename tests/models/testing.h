@@ -11,7 +11,7 @@
 
 #include "engine/base/philox.h"
 #include "models/graph/autodiff.h"
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "models/train_step.h"
 #include "tests/base/errors.h"
 #include "tests/models/reference/reference_step.h"

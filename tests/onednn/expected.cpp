@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "models/dropout.h"
+#include "models/random.h"
 
 namespace hvd::models::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "models/graph/autodiff.h"
+#include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
-#include "models/onednn/implementation.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/graph/autodiff.h"
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 #include "tests/models/testing.h"

@@ -10,7 +10,7 @@
 #include "models/onednn/parameters.h"
 #include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "tests/models/testing.h"
 #include "tests/onednn/expected.h"
 

@@ -7,9 +7,9 @@
 
 #include "engine/base/error.h"
 #include "engine/runtime/fusion_buffer.h"
+#include "engine/runtime/negotiated_schedule.h"
 #include "engine/runtime/ready_marks.h"
 #include "engine/runtime/roll_call.h"
-#include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/work_queue.h"
 #include "tests/base/errors.h"

@@ -1,12 +1,11 @@
 // A Watchdog takes part in what the engine's thread does. The engines of these tests reduce host memory.
-#include "engine/runtime/watchdog.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 
+#include "engine/runtime/roll_call.h"
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
 #include "tests/comm/loopback_world.h"

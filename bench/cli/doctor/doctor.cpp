@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "bench/cli/console.h"
+#include "bench/cli/doctor/machine_rate.h"
 #include "bench/cli/doctor/mpi_probe.h"
-#include "bench/cli/doctor/vector_peak.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
 #include "bench/store/host_facts.h"

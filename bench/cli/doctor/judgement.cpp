@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bench/cli/doctor/doctor.h"
-#include "bench/cli/doctor/vector_peak.h"
+#include "bench/cli/doctor/machine_rate.h"
 #include "bench/measure/units.h"
 #include "bench/store/host_facts.h"
 

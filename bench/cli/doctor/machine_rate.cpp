@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "bench/cli/doctor/vector_peak.h"
 #include "engine/base/assert.h"
 #include "engine/base/deadline.h"
 #include "models/graph/autodiff.h"

@@ -1,4 +1,4 @@
-#include "bench/cli/doctor/vector_peak.h"
+#include "bench/cli/doctor/machine_rate.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>

@@ -16,7 +16,6 @@
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/comm/group_communicator.h"
-#include "engine/comm/mpi/check.h"
 #include "engine/comm/mpi/environment.h"
 #include "engine/comm/mpi/from_communicator.h"
 #include "engine/comm/mpi/transport.h"

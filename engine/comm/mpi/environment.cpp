@@ -1,15 +1,17 @@
 #include "engine/comm/mpi/environment.h"
 
 #include <fmt/format.h>
+#include <mpi.h>
 
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "engine/base/error.h"
-#include "engine/comm/mpi/check.h"
 
 namespace hvd::comm {
 namespace {
@@ -42,6 +44,23 @@ std::optional<std::uint64_t> control_variable(const char* name) {
 }
 
 }  // namespace
+
+void check(int code, const char* call, const char* file, int line) {
+  if (code == MPI_SUCCESS) return;
+  int error_class = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &error_class);
+  if (error_class == MPI_ERR_TRUNCATE) {
+    throw Error(Errc::kMismatch, std::string(call) +
+                                     ": a message is longer than expected: all ranks must make the same calls in the "
+                                     "same order, with the same sizes");
+  }
+  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
+  int length = 0;
+  const bool known = MPI_Error_string(code, text.data(), &length) == MPI_SUCCESS;
+  const char* name = std::strrchr(file, '/');
+  throw Error(Errc::kBackend, fmt::format("{} failed: {} ({}:{})", call, known ? text.data() : "unknown MPI error",
+                                          name == nullptr ? file : name + 1, line));
+}
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::acquire() {
   // This state is process-wide because MPI itself is process-wide and can be initialised only once.

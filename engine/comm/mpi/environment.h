@@ -1,4 +1,5 @@
 // Owns MPI's initialisation in this process: MPI is initialised once, and finalised when the last owner is destroyed.
+// Turns MPI's return codes into hvd::Error.
 #pragma once
 
 #include <mpi.h>
@@ -11,6 +12,9 @@
 #include "engine/base/unique_handle.h"
 
 namespace hvd::comm {
+
+/// Errors: backend with `call` and MPI's text; mismatch if a message was longer than the receiver expected.
+void check(int code, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 class MpiEnvironment {
  public:

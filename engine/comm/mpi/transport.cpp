@@ -12,7 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/chunks.h"
-#include "engine/comm/mpi/check.h"
+#include "engine/comm/mpi/environment.h"
 
 namespace hvd::comm {
 namespace {

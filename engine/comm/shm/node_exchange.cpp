@@ -9,7 +9,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "engine/comm/arguments.h"
-#include "engine/comm/shm/same_arguments.h"
+#include "engine/comm/shm/node_group.h"
 
 namespace hvd::comm {
 namespace {

@@ -21,7 +21,7 @@
 #include "engine/comm/chunks.h"
 #include "engine/comm/reduce.h"
 #include "engine/comm/shm/node_group.h"
-#include "engine/comm/shm/regions.h"
+#include "engine/comm/shm/node_reduce.h"
 
 namespace hvd::comm {
 

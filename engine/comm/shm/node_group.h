@@ -1,8 +1,13 @@
-// Lets the ranks of one node synchronise and send small messages through their segment. One object and thread per rank.
+// Lets the ranks of one node synchronise and send small messages through their segment, and checks that they make the
+// same call. One object and thread per rank.
 //
 // Protocol. All ranks perform the same sequence of operations. For synchronisation k, a rank posts into slot (k mod 2)
 // and then arrives. When sync() returns, this rank can read every rank's slot k until this rank arrives at k + 1. A
 // slot may be written again for k + 2, because a rank that has arrived at k + 1 has read slot k.
+//
+// Checks of arguments. Every rank compares the descriptors that the ranks posted at the last synchronisation, in the
+// same order. Therefore all ranks throw the same text before any data move, and can go on with the next operation. If
+// there are several nodes, a disagreement aborts the other nodes, and the communicator is unusable afterwards.
 #pragma once
 
 #include <atomic>
@@ -10,14 +15,15 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "engine/base/mutex.h"
 #include "engine/comm/faults.h"
+#include "engine/comm/flight_record.h"
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
 #include "engine/comm/shm/shared_memory.h"
-#include "engine/comm/wait.h"
 
 namespace hvd::comm {
 
@@ -153,5 +159,17 @@ class NodeGroup {
 
 /// Short hash of an operation's name.
 std::uint64_t operation_id(std::string_view operation) noexcept;
+
+/// Descriptor::op of operations that reduce nothing.
+inline constexpr std::uint32_t kNoReduction = UINT32_MAX;
+
+/// Returns text such as "rank 3 (host b)".
+std::string rank_name(const NodeGroup& group, int local_rank);
+
+/// Throws mismatch: "all_gather 17: `facts`; all ranks must make the same calls with the same arguments".
+[[noreturn]] void throw_disagreement(const NodeGroup& group, const Wait& wait, const std::string& facts);
+
+/// Errors: mismatch unless all local ranks posted the same count, type, operation and block.
+void check_same_arguments(const NodeGroup& group, const Wait& wait);
 
 }  // namespace hvd::comm

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
-#include "engine/comm/shm/same_arguments.h"
+#include "engine/comm/shm/node_group.h"
 
 namespace hvd::comm {
 namespace {
@@ -218,6 +219,27 @@ void NodeReducer::broadcast_staged(std::byte* data, std::size_t bytes, int root,
   }
   blocks_ += static_cast<std::uint32_t>(blocks);
   group_.await_all(&Cell::reduced, blocks_, wait);
+}
+
+std::uint64_t Regions::add(std::size_t bytes, NodeMemory memory) {
+  const std::uint64_t number = next_++;
+  regions_.emplace(number, Region{number, bytes, std::move(memory)});
+  return number;
+}
+
+const Region* Regions::find(std::uint64_t number) const {
+  const auto found = regions_.find(number);
+  return found == regions_.end() ? nullptr : &found->second;
+}
+
+NodeReducer::Place Regions::locate(const std::byte* data, std::size_t bytes, int local_rank) const {
+  for (const auto& [number, region] : regions_) {
+    const std::byte* begin = region.memory.part(local_rank);
+    if (data >= begin && data + bytes <= begin + region.bytes) {
+      return {number, static_cast<std::uint64_t>(data - begin)};
+    }
+  }
+  return {};
 }
 
 }  // namespace hvd::comm

@@ -1,8 +1,11 @@
-// Reductions and broadcasts between the ranks of one node, through memory that all of them can access. See
-// docs/algorithms.md. One object per rank, used by one thread; borrows the NodeGroup.
+// Reductions and broadcasts between the ranks of one node, through memory that all of them can access, and the list of
+// the memory that a rank has registered for them. See docs/algorithms.md. One object per rank, used by one thread; a
+// NodeReducer borrows the NodeGroup.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -66,6 +69,29 @@ class NodeReducer {
   std::uint32_t blocks_ = 0;  ///< staging blocks filled so far, equal on all ranks
   std::vector<Place> places_;
   std::vector<const std::byte*> inputs_;  ///< kept, because an allocation would slow down small messages
+};
+
+/// A contiguous block of registered memory, as mapped by one rank.
+struct Region {
+  std::uint64_t number;  ///< from 1, equal on all ranks
+  std::size_t bytes;
+  NodeMemory memory;
+};
+
+/// Lists one rank's registered memory that is in use, and finds the region that contains a buffer. The data plane and
+/// the RegisteredMemory objects that it returned own this list together.
+class Regions {
+ public:
+  std::uint64_t add(std::size_t bytes, NodeMemory memory);
+  void remove(std::uint64_t number) { regions_.erase(number); }
+  [[nodiscard]] const Region* find(std::uint64_t number) const;
+  /// Returns the place of [data, data + bytes) in `local_rank`'s part of a region, or region 0 if no region contains
+  /// that range.
+  [[nodiscard]] NodeReducer::Place locate(const std::byte* data, std::size_t bytes, int local_rank) const;
+
+ private:
+  std::uint64_t next_ = 1;
+  std::map<std::uint64_t, Region> regions_;
 };
 
 }  // namespace hvd::comm

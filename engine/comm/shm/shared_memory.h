@@ -1,12 +1,22 @@
-// Owns one mapping that several ranks can access: POSIX shared memory for processes, anonymous memory for threads.
+// Memory that several ranks can access, and the sleep of a thread on a word of it (futex).
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
 namespace hvd::comm {
 
+/// Sleeps while `word`, which may be in memory shared between processes, is `expected`, for at most `timeout`. It may
+/// return early, so call it in a loop. Source: futex(2).
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                std::chrono::nanoseconds timeout) noexcept;
+void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept;
+
+/// Owns one mapping that several ranks can access: POSIX shared memory for processes, anonymous memory for threads.
 class SharedMemory {
  public:
   /// For threads. The memory is zeroed. Errors: out_of_memory.

@@ -9,7 +9,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// Makes four elements of an image from one block of random words, as models/normal.cpp does.
+/// Makes four elements of an image from one block of random words, as models/random.cpp does.
 template <class T>
 struct SyntheticImagesBody {
   std::uint64_t seed, stream;

@@ -33,7 +33,7 @@ struct Norm {
   const float *mean = nullptr, *inv_std = nullptr, *gamma = nullptr, *beta = nullptr;
 };
 
-/// Decides which elements a dropout keeps, by the counter-based generator of models/dropout.h.
+/// Decides which elements a dropout keeps, by the counter-based generator of models/random.h.
 struct Dropout {
   bool used = false;
   double rate = 0;
@@ -191,7 +191,7 @@ void adjust_loss_scale(LossScale* loss_scale, std::int32_t growth_interval, Stre
 
 // ---- Input ----
 
-/// Makes the batch of models/synthetic.h's synthetic_batch() on the device. Labels equal the host's bit for bit. Images
+/// Makes the batch of models/random.h's synthetic_batch() on the device. Labels equal the host's bit for bit. Images
 /// differ from the host's by the rounding of log, cos and the matrix's type. Gaps between rows keep their contents.
 struct Synthetic {
   std::uint64_t seed = 1;

@@ -1,6 +1,6 @@
 // Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set as its
 // attributes, so these must outlive it. The classes that build graphs and plans own a descriptor together with its
-// attributes. Only one thread at a time may use a descriptor.
+// attributes. Only one thread at a time may use a descriptor. A Target puts the GPU into descriptors.
 //
 // Every call that fails throws Error{kBackend} with the call's name and the library's reason. Finalising a graph or a
 // plan may fail with "not supported"; code that tries engines catches this error.
@@ -71,6 +71,27 @@ class Descriptor {
 
   const Library* library_ = nullptr;
   cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+/// The GPU for which cuDNN plans: a present GPU, given by its handle, or an absent GPU, given by a description.
+class Target {
+ public:
+  /// `handle` must outlive this object. Works with every cuDNN from kOldestVersion on.
+  explicit Target(cudnnHandle_t handle) : handle_(handle) {}
+  /// `properties`: JSON in cuDNN's form (tests/cudnn/devices). `library` must outlive this object. Errors: unsupported
+  /// if `library` is older than kDevicelessVersion; invalid_argument if cuDNN refuses the description.
+  Target(const Library& library, const std::string& properties);
+
+  /// Null if the GPU is given by a description.
+  [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
+  /// Each of these functions sets the GPU in a descriptor. Call the function before the descriptor is finalised.
+  void aim_heuristics(Descriptor& heuristics) const;
+  void aim_engine(Descriptor& engine) const;
+  void aim_plan(Descriptor& plan) const;
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+  Descriptor properties_;
 };
 
 }  // namespace hvd::models::cudnn

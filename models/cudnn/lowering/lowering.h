@@ -10,16 +10,39 @@
 //   2  statistics of a batch norm in the epilogue of the convolution before it; relu backward and the sums of the batch
 //      norm's backward in the epilogue of the data gradient
 //
-// cuDNN runs convolutions. cuBLASLt runs matrix products and, with ImageLayout::kColumns (fusion_options.h), the first
-// convolution. Our own kernels run everything else and take any stride. A convolution that cuDNN refuses is an error.
+// cuDNN runs convolutions. cuBLASLt runs matrix products and, with ImageLayout::kColumns, the first convolution. Our
+// own kernels run everything else and take any stride. A convolution that cuDNN refuses is an error.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
-#include "models/cudnn/lowering/fusion_options.h"
 #include "models/cudnn/lowering/program.h"
 
 namespace hvd::models::cudnn {
+
+/// How convolutions read images. An image's three channels fill less than the 16 bytes that tensor cores read at a
+/// time. fp32 uses no tensor cores, so fp32 images keep three channels.
+enum class ImageLayout : std::uint8_t {
+  kPadded,   ///< channels of zeroes are added
+  kColumns,  ///< the window of each output pixel is a row of a matrix that cuBLASLt multiplies. Needs level 1 or 2,
+             ///< and images that only one convolution reads. Otherwise images are padded (kPadded).
+};
+
+/// A way to fuse the operations of a step. Times of single engines do not show which way is the fastest, so whole steps
+/// are timed.
+struct FusionOptions {
+  int level = 2;
+  ImageLayout images = ImageLayout::kColumns;
+  bool operator==(const FusionOptions&) const = default;
+};
+/// For example "level 2, prologues none, own norms rectifying, images as columns". The words about prologues and norms
+/// are constant. Prologues and norms were options once, and stored winners and sessions contain this text.
+std::string text(const FusionOptions& fusion);
+/// Returns `first` and, if its level is 2, the same fusion at level 1. Either level may be the faster one: on an H200
+/// in fp16, level 2 was faster than level 1 for ResNet-101, and level 1 was 7 % faster than level 2 for Inception V3.
+std::vector<FusionOptions> worth_timing(const FusionOptions& first);
 
 enum class ComputeType : std::uint8_t {
   kFp32,  ///< fp32 products: no tensor cores

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/base/types.h"
+#include "models/graph/cost.h"
 #include "models/graph/graph.h"
 
 namespace hvd::models::cudnn {
@@ -166,5 +167,11 @@ std::string signature(const Program& program, const Group& group);
 /// Returns, by group, how many leading parameters (graph.parameters, in the arena's order) have their final gradients
 /// once the group has run. The numbers never decrease. The last number is that of all parameters.
 std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
+
+/// Returns the minimum work of one launch, in FLOPs and bytes. Measured times are compared with this bound. Pure.
+/// FLOPs: for products with their bias, as in models/graph/cost.h; for copies, 0; for every other operation, one FLOP
+/// per element of its first input or first output, whichever has more elements. Bytes: each value that the group reads
+/// or leaves in memory counts once. Values inside the group cost nothing.
+NodeCost group_cost(const Graph& graph, const Program& program, const Group& group);
 
 }  // namespace hvd::models::cudnn

@@ -10,7 +10,6 @@
 
 #include "models/cudnn/library/descriptor.h"
 #include "models/cudnn/library/operation_graph.h"
-#include "models/cudnn/library/target.h"
 #include "models/cudnn/plan/plan.h"
 
 namespace hvd::models::cudnn {

@@ -8,8 +8,7 @@
 
 #include "models/cudnn/library/descriptor.h"
 #include "models/cudnn/library/operation_graph.h"
-#include "models/cudnn/library/target.h"
-#include "models/cudnn/plan/addresses.h"
+#include "models/cudnn/plan/memory_layout.h"
 #include "models/cudnn/plan/plan.h"
 #include "models/cudnn/run/own_launch.h"
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "models/arena_types.h"
 #include "models/cudnn/plan/engine_heuristics.h"
 #include "models/cudnn/run/executor.h"
+#include "models/train_step.h"
 
 namespace hvd::models {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "engine/gpu/shared_library.h"
 #include "models/cudnn/lowering/lowering.h"
-#include "models/cudnn/plan/all_ranks.h"
+#include "models/cudnn/plan/engine_failures.h"
 #include "models/device_step.h"
 #include "models/graph/graph.h"
 

@@ -11,7 +11,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
-#include "models/cudnn/lowering/group_cost.h"
+#include "models/cudnn/lowering/program.h"
 #include "models/cudnn/run/batch_loader.h"
 #include "models/cudnn/run/plan_search.h"
 #include "models/cudnn/run/staging.h"

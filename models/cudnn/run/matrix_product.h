@@ -11,7 +11,7 @@
 
 #include "models/cudnn/library/cublaslt.h"
 #include "models/cudnn/lowering/lowering.h"
-#include "models/cudnn/plan/addresses.h"
+#include "models/cudnn/plan/memory_layout.h"
 
 namespace hvd::models::cudnn {
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "models/cudnn/kernels/table.h"
-#include "models/cudnn/plan/addresses.h"
+#include "models/cudnn/plan/memory_layout.h"
 
 namespace hvd::models::cudnn {
 

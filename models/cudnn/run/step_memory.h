@@ -7,7 +7,6 @@
 
 #include "engine/gpu/runtime.h"
 #include "models/cudnn/kernels/kernels.h"
-#include "models/cudnn/plan/addresses.h"
 #include "models/cudnn/plan/memory_layout.h"
 #include "models/train_step.h"
 

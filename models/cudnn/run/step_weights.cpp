@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "models/arena_types.h"
-#include "models/init.h"
+#include "models/random.h"
+#include "models/train_step.h"
 
 namespace hvd::models::cudnn {
 

@@ -26,7 +26,7 @@ class StepWeights {
 
   /// Uploads the table that says which parameters have weight decay, and the first loss scale.
   void upload_constants(float loss_scale);
-  /// Uploads initial weights (init.h) and running statistics: mean 0, variance 1.
+  /// Uploads initial weights (random.h) and running statistics: mean 0, variance 1.
   void upload_initial(std::uint64_t seed);
   /// Enqueues a copy of the master weights to the 16-bit weights that operations read, if there are any.
   void refresh_copies();

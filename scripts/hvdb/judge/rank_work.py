@@ -25,7 +25,7 @@ DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gp
 REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
 BETWEEN_RANKS = "; "  # separates the different values that ranks have for one fact
 OTHERS = "measurement.other_processors"  # "0.92 of 2": what other programs used while the run was measured
-BUSY = 0.1  # of all processors; OtherUse::disturbs() in bench/session/other_programs.h has the same limit
+BUSY = 0.1  # of all processors; OtherUse::disturbs() in bench/session/records.h has the same limit
 
 
 class CannotTell(HvdbError):

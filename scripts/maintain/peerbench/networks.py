@@ -148,7 +148,7 @@ def inception3() -> nn.Module:
 
 @torch.no_grad()
 def initialise(network: nn.Module, model: str) -> None:
-    """Initialises with the distributions of models/init.cpp: He normal for convolutions, Glorot uniform for fully
+    """Initialises with the distributions of models/random.cpp: He normal for convolutions, Glorot uniform for fully
     connected layers (VGG-16: normal with deviation 0.01), 0 for biases. PyTorch initialises batch norms to 1 and 0."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

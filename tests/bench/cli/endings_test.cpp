@@ -9,7 +9,7 @@
 #include <memory>
 #include <thread>
 
-#include "bench/cli/mpi_deadline.h"
+#include "bench/cli/process_end.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/signal_watch.h"
 #include "bench/store/sqlite_handle.h"

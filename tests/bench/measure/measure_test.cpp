@@ -8,9 +8,8 @@
 #include "bench/measure/decomposition.h"
 #include "bench/measure/median.h"
 #include "bench/measure/resample.h"
-#include "bench/measure/steady_state.h"
+#include "bench/measure/session_plan.h"
 #include "bench/measure/stopping_rule.h"
-#include "bench/measure/visits.h"
 
 namespace hvd::bench::measure_test {
 namespace {

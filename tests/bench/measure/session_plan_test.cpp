@@ -8,7 +8,6 @@
 #include <array>
 
 #include "bench/measure/decomposition.h"
-#include "bench/measure/visits.h"
 #include "bench/session/message.h"
 #include "bench/session/phase_log.h"
 #include "bench/session/round_plan.h"

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <string>
 
-#include "bench/measure/slow_ranks.h"
+#include "bench/measure/rank_comparison.h"
 #include "bench/world/options.h"
 #include "engine/base/philox.h"
 

@@ -1,5 +1,7 @@
 // Tests the store. Saved runs can be read back, and published runs are merged. After every fault the target store
 // must be unchanged, and the session's own partial file must contain the session's rows.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -8,7 +10,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "bench/coll/problem.h"
+#include "bench/measure/decomposition.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
@@ -293,5 +301,31 @@ TEST_F(Store, IdentitiesAndTimes) {
   EXPECT_EQ(now.back(), 'Z');
 }
 
+// results/names.json carries names and limits of the program to scripts/hvdb.
+
+std::string quoted(std::string_view name) { return fmt::format("\"{}\"", name); }
+
+TEST(Names, TheCommittedFileHasTheProgramsNamesAndLimits) {
+  std::vector<std::string> components, operations, types, reductions;
+  for (const auto& [component, title] : kComponents) {
+    components.push_back(fmt::format("    {}: {}", quoted(component), quoted(title)));
+  }
+  for (const MeasuredCollective collective : coll::kMeasuredCollectives) {
+    operations.push_back(quoted(coll::name(collective)));
+  }
+  for (const auto& [type, title] : coll::kTypeNames) types.push_back(quoted(title));
+  for (const auto& [op, title] : coll::kOpNames) reductions.push_back(quoted(title));
+  const std::string expected = fmt::format(
+      "{{\n  \"components\": {{\n{}\n  }},\n  \"operations\": [{}],\n  \"types\": [{}],\n  \"reductions\": [{}],\n"
+      "  \"min_to_believe\": {},\n  \"widest_efficiency\": {},\n"
+      "  \"not_resolved\": {{\"without_interval\": \"{}\", \"wide\": \"{}\"}}\n}}\n",
+      fmt::join(components, ",\n"), fmt::join(operations, ", "), fmt::join(types, ", "), fmt::join(reductions, ", "),
+      kMinToBelieve, kWidestEfficiency, kNoIntervalText, kWideText);
+  std::ostringstream committed;
+  committed << std::ifstream(HVD_RECORDED "/../names.json").rdbuf();
+  EXPECT_EQ(committed.str(), expected) << "write this to results/names.json";
+}
+
 }  // namespace
+
 }  // namespace hvd::bench::store_test

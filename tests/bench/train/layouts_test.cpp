@@ -1,12 +1,11 @@
 // Tests that ranks which store their parameters in different layouts are named before training starts.
-#include "bench/train/layouts.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/train/host_trainer.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::layouts_test {

@@ -9,9 +9,8 @@
 
 #include "bench/session/gradient_check.h"
 #include "bench/session/message.h"
-#include "bench/train/batches.h"
 #include "bench/train/checksum.h"
-#include "bench/world/learning_rate.h"
+#include "bench/train/trainer.h"
 #include "bench/world/memory.h"
 #include "bench/world/setup.h"
 #include "engine/base/error.h"

@@ -8,7 +8,7 @@
 
 #include "engine/base/float16.h"
 #include "engine/base/types.h"
-#include "models/arena_types.h"
+#include "models/train_step.h"
 
 namespace hvd::models::cudnn::testing {
 

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/dropout.h"
-#include "models/synthetic.h"
+#include "models/random.h"
 #include "tests/cudnn/kernels/kernel_memory.h"
 #include "tests/cudnn/kernels/pooled_shape.h"
 #include "tests/cudnn/kernels/random_norm.h"

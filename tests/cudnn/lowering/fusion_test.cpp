@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/cudnn/lowering/fusion_options.h"
+#include "models/cudnn/lowering/lowering.h"
 #include "tests/cudnn/lowering/fusions.h"
 #include "tests/cudnn/lowering/networks.h"
 #include "tests/cudnn/lowering/oracles.h"

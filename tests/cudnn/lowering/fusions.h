@@ -1,7 +1,7 @@
 // Makes FusionOptions from a level and the way in which images are read.
 #pragma once
 
-#include "models/cudnn/lowering/fusion_options.h"
+#include "models/cudnn/lowering/lowering.h"
 
 namespace hvd::models::cudnn {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/cudnn/lowering/program.h"
-#include "models/dropout.h"
+#include "models/random.h"
 #include "tests/models/reference/ops.h"
 
 namespace hvd::models::cudnn::testing {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "engine/base/error.h"
-#include "models/cudnn/lowering/group_cost.h"
+#include "models/cudnn/lowering/program.h"
 #include "models/cudnn/plan/memory_layout.h"
 #include "models/cudnn/plan/winners.h"
 #include "models/graph/autodiff.h"

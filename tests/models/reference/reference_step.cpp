@@ -12,10 +12,9 @@
 #include "engine/base/assert.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
-#include "models/arena_types.h"
-#include "models/dropout.h"
 #include "models/graph/cost.h"
-#include "models/init.h"
+#include "models/random.h"
+#include "models/train_step.h"
 #include "tests/models/reference/ops.h"
 
 namespace hvd::models {

@@ -450,7 +450,7 @@ class ComparisonTest(FolderTest):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
 class TrainerTest(unittest.TestCase):
-    """The peer must train as models/init.cpp, bench/train/batches.cpp and bench/micro/training_bench.h define."""
+    """The peer must train as models/random.cpp, bench/train/trainer.cpp and bench/micro/training_bench.h define."""
 
     def trainer(self) -> object:
         from torch import nn
