@@ -27,9 +27,6 @@ __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
 # Jobs save every few seconds, so a .partial file that changed within this time probably belongs to a running job.
 ALIVE_SECONDS = 120.0
-# Seconds that the merge waits for a locked .partial file before it skips the file. A locked file is in use, however old
-# it is, so a long wait would be useless.
-LEFTOVER_WAIT_SECONDS = 0.2
 # From LARGE_BYTES on, the output gets pages of LARGE_PAGE_BYTES instead of PAGE_BYTES. Blobs of some hundred steps fill
 # the large pages well, and SQLite has fewer pages to manage.
 LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
@@ -223,7 +220,7 @@ def _take(
     The reason is then added to `notes` if the file is a leftover that has vanished, otherwise to `left_out`.
     """
     try:
-        collected.take(path, LEFTOVER_WAIT_SECONDS if leftover else store.WAIT_SECONDS)
+        collected.take(path)
         if leftover:
             notes.append(f"{path}: merged, too")
         return True
@@ -288,23 +285,13 @@ class _Collector:
         """Returns the input file of a session or run."""
         return self._file_of.get(uuid, str(self._output))
 
-    def take(self, path: Path, wait_seconds: float) -> None:
+    def take(self, path: Path) -> None:
         """Collects the rows of one input.
 
         Errors: StoreError, also if the input changes while it is read; NotComparable; sqlite3.Error.
         """
-        with store.attached(self._connection, path, "incoming", wait_seconds) as require_unchanged:
-            try:
-                taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
-            except sqlite3.OperationalError as error:
-                if store.needs_rollback(error) and store.journal_of(path).exists():
-                    # Another program began to write to the input after the merge had opened the input.
-                    raise store.changed(path) from error
-                raise
-            # SQLite's locks usually keep writers out. But a running job does not lock its .partial file, and on some
-            # cluster file systems locks have no effect between nodes.
-            require_unchanged()
-            self._connection.execute("COMMIT")
+        with store.attached(self._connection, path, "incoming"):
+            taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
         for uuid in taken.copied():
             self._file_of[uuid] = str(path)
         for table in self._added:
