@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -369,7 +370,7 @@ def _publish(
 
     checked: store.state() of the output when the output was checked; None if there was no output.
     """
-    with lockless.writers_kept_out(output, working) as is_held:
+    with lockless.writers_kept_out(output, working) as lock:
         if not output.exists():
             whole_file.sync(working)
             try:
@@ -384,26 +385,32 @@ def _publish(
         if not is_new:
             return
         store.require_safe_to_open(output)
-        if is_held is None:
-            _add(store.uri(output, "rw"), working, output, file_of, checked)
-            return
-        with lockless.replacing(output, is_held) as uri:
-            _add(uri, working, output, file_of, checked)
+        with nullcontext() if lock is None else lockless.replacing(output, lock):
+            _add(lock, working, output, file_of, checked)
 
 
 def _add(
-    uri: str, working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None
+    lock: lockless.WriteLock | None,
+    working: Path,
+    output: Path,
+    file_of: Callable[[str], str],
+    checked: tuple[int, int, int] | None,
 ) -> None:
     """Adds the working file's rows to the output in one transaction. Leaves out rows that are already in the output.
 
-    uri: how SQLite opens the output or its copy. Checks the output again if it was replaced or written since its last
-    check.
+    lock: its file, a copy of the output, gets the rows; None if the output itself gets them. Checks the output again if
+    it was replaced or written since its last check.
     """
+    uri = f"{lock.file.as_uri()}?mode=rw&vfs=unix-none" if lock else store.uri(output, "rw")
     connection = sqlite.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
     try:
+        if lock:
+            lock.require_held()  # SQLite opened the file by its name
         untrusted.harden(connection)
         connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA main.synchronous = FULL")
+        if lock:
+            connection.execute("PRAGMA main.journal_mode = MEMORY").fetchall()  # a copy that fails is not used
         connection.execute("ATTACH ? AS incoming", (f"{working.resolve().as_uri()}?mode=ro&vfs=unix-none",))
         connection.execute("BEGIN IMMEDIATE")
         if checked is None or store.state(output) != checked:
