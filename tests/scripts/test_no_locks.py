@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -210,9 +211,9 @@ class WithoutLocksHere(FolderTest):
     def without_locks(self) -> None:
         self.enterContext(mock.patch.object(locks, "fault", return_value="no locks"))
 
-    def add(self, seed: int) -> None:
+    def add(self, seed: int, path: Path | None = None) -> None:
         """Adds a session as a program that takes no locks."""
-        uri = f"file:{self.db}?vfs=unix-none"
+        uri = f"file:{path or self.db}?vfs=unix-none"
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection, connection:
             add_session(connection, SessionSpec(), np.random.default_rng(seed))
 
@@ -249,6 +250,24 @@ class ReaderTest(WithoutLocksHere):
             merge.merge(self.db, [other])
             self.assertEqual(connection.execute("SELECT count(*), min(model) FROM run").fetchone()[:], (3, "resnet101"))
         self.assertEqual(len(runs.load([self.db])), 6)
+
+    def test_what_may_change_in_place_is_read_from_a_copy(self) -> None:
+        """A store with a journal is read as before its transaction, and a .partial as it was when it was copied."""
+        partial = self.folder / "a.db.1a2b.partial"
+        shutil.copyfile(self.db, partial)
+        with store.open_readonly(partial) as connection:
+            self.add(2, partial)
+            self.assertEqual(connection.execute("SELECT count(*) FROM run").fetchone()[0], 3)
+        self.without_locks()
+        with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as writer:
+            writer.execute("PRAGMA cache_size = 1")
+            writer.execute("BEGIN")
+            writer.execute("UPDATE run SET final_loss = 1, status_reason = hex(zeroblob(40000))")
+            before = self.db.read_bytes()
+            self.assertEqual(len(runs.load([self.db])), 3)
+            self.assertNotIn(1.0, {run.final_loss for run in runs.load([self.db])})
+            self.assertEqual(self.db.read_bytes(), before)
+            writer.execute("ROLLBACK")
 
     def test_reading_writes_nothing_to_the_folder(self) -> None:
         self.without_locks()
