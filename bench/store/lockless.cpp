@@ -153,10 +153,12 @@ void WriteLock::copy_from(const fs::path& store) const {
 void WriteLock::rename_to(const fs::path& store, const std::string& unique) const {
   // If somebody removes the lock just now, its name may become another writer's unfinished copy. So a second name,
   // which only this process uses, is checked and renamed. A file system without hard links leaves only the first name.
+  // On NFS, link() asks the server, and owns() may ask a cache for a name that it has known for long.
   const fs::path second = fmt::format("{}.{}{}", store.string(), unique, kSuffix);
   const bool linked = ::link(file_.c_str(), second.c_str()) == 0;
   const fs::path& name = linked ? second : file_;
-  const bool is_mine = owns(name);
+  const bool is_gone = !linked && (errno == ENOENT || errno == ESTALE);
+  const bool is_mine = !is_gone && owns(name);
   const bool renamed = is_mine && ::rename(name.c_str(), store.c_str()) == 0;
   const int problem = errno;
   if (linked && !renamed) ::unlink(second.c_str());

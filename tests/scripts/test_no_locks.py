@@ -14,6 +14,7 @@ import subprocess
 import sys
 import unittest
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
 
@@ -295,18 +296,15 @@ class WriterTest(WithoutLocksHere):
         self.assertEqual(self.db.read_bytes(), self.before)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), sorted(["a.db", *left, "other.db"]))
 
-    def meddle(self, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None) -> None:
-        """Lets another program act before or after the merge has added its rows to the copy."""
+    def meddle(self, act: Callable[[], None], *, first: bool = False) -> AbstractContextManager:
+        """Lets another program act after, or first: before, the merge has added its rows to the copy."""
         add = merge._add
 
         def meddled(*arguments: object) -> None:
-            if before:
-                before()
-            add(*arguments)
-            if after:
-                after()
+            for step in (act, lambda: add(*arguments)) if first else (lambda: add(*arguments), act):
+                step()
 
-        self.enterContext(mock.patch.object(merge, "_add", meddled))
+        return mock.patch.object(merge, "_add", meddled)
 
     def take_over(self) -> None:
         """Removes the lock of the merge. The next writer takes it and has copied only a part of the store."""
@@ -325,14 +323,9 @@ class WriterTest(WithoutLocksHere):
         self.assertEqual(merge.merge(self.db, [self.other]).added, 3)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["a.db", "other.db"])
 
-    def test_a_removed_lock_is_noticed(self) -> None:
-        self.meddle(after=self.lock.unlink)
-        self.refuses("a.db.replacing: somebody removed it while this program used it")
-
     def test_a_writer_whose_lock_was_removed_does_not_touch_the_next_ones_copy(self) -> None:
-        for moment in ("before", "after"):
-            with self.subTest(moment):
-                self.meddle(**{moment: self.take_over})
+        for first in (True, False):
+            with self.subTest(first), self.meddle(self.take_over, first=first):
                 self.refuses("somebody removed it while this program used it", "a.db.replacing")
                 self.assertEqual(self.lock.read_bytes(), b"half")
                 self.lock.unlink()
@@ -352,19 +345,18 @@ class WriterTest(WithoutLocksHere):
 
     def test_without_hard_links(self) -> None:
         with mock.patch.object(os, "link", side_effect=OSError(errno.EPERM, "no links")):
+            with self.meddle(self.take_over):
+                self.refuses("somebody removed it while this program used it", "a.db.replacing")
+            self.lock.unlink()
             self.assertEqual(merge.merge(self.db, [self.other]).added, 3)
-            self.meddle(after=self.take_over)
-            self.before = self.db.read_bytes()
-            make(self.other, SessionSpec(model="vgg16"), seed=3)
-            self.refuses("somebody removed it while this program used it", "a.db.replacing")
 
     def test_a_store_that_changes_in_spite_of_the_lock_stays(self) -> None:
         def add_by_itself() -> None:
             self.add(3)
             self.before = self.db.read_bytes()
 
-        self.meddle(after=add_by_itself)
-        self.refuses("a.db: changed while it was read")
+        with self.meddle(add_by_itself):
+            self.refuses("a.db: changed while it was read")
 
     def test_a_journal_beside_the_copy_is_not_rolled_back(self) -> None:
         """A stranger's journal could name a file that SQLite deletes."""

@@ -8,6 +8,7 @@ person removes it. bench/store/lockless.cpp does the same, with the same name.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -46,9 +47,13 @@ class WriteLock:
         Somebody has then removed the file, and another writer may have taken its name.
         """
         if not self.owns(name or self.file):
-            raise StoreError(
-                f"{self.file}: somebody removed it while this program used it, so the store stays as it was; try again"
-            )
+            raise self.removed()
+
+    def removed(self) -> StoreError:
+        """Returns the error for a file that somebody has removed."""
+        return StoreError(
+            f"{self.file}: somebody removed it while this program used it, so the store stays as it was; try again"
+        )
 
 
 @contextmanager
@@ -114,12 +119,15 @@ def _rename(lock: WriteLock, place: Path) -> None:
     """Renames the lock's file to `place`.
 
     If somebody removes the lock just now, its name may become another writer's unfinished copy. So a second name, which
-    only this process uses, is checked and renamed. A file system without hard links leaves only the first name.
+    only this process uses, is checked and renamed. A file system without hard links leaves only the first name. On NFS,
+    os.link() asks the server, and owns() may ask a cache for a name that it has known for long.
     """
     name = second = place.with_name(f"{place.name}.{secrets.token_hex(8)}{SUFFIX}")
     try:
         os.link(lock.file, second)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            raise lock.removed() from error
         name = lock.file
     try:
         lock.require_held(name)
