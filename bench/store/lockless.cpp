@@ -5,18 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <csignal>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "bench/store/host_facts.h"
-#include "bench/store/result_store.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {
@@ -27,10 +20,9 @@ namespace fs = std::filesystem;
 // SQLite locks bytes 0x40000000 to 0x400001ff, so a lock on the next byte is in nobody's way.
 // Source: https://www.sqlite.org/fileformat.html, "The Lock-Byte Page".
 constexpr off_t kUnusedByte = 0x40000200;
-constexpr const char* kLockSuffix = ".write-lock";
-constexpr const char* kCopySuffix = ".replacing";
+constexpr const char* kSuffix = ".replacing";
 constexpr std::chrono::milliseconds kPoll{20};
-constexpr const char* kUnknown = "unknown";
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 
 class Descriptor {
  public:
@@ -52,69 +44,17 @@ class Descriptor {
                                      std::error_code(problem, std::generic_category()).message()));
 }
 
-// The words of a lock file: host, process, boot of the host, PID namespace, time, random number. Boot and namespace
-// together give the number of a process its meaning.
-constexpr std::size_t kHost = 0, kProcess = 1, kBoot = 2, kNamespace = 3, kSince = 4, kWords = 6;
-
-std::vector<std::string> machine() {
-  std::error_code problem;
-  const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
-  const std::string processes = fs::read_symlink("/proc/self/ns/pid", problem).string();
-  if (boot.empty() || problem) return {kUnknown, kUnknown};
-  return {boot, processes};
-}
-
-std::string content_of_this_process() {
-  return fmt::format("{} {} {} {} {}\n", host_name(), ::getpid(), fmt::join(machine(), " "), utc_now(), new_uuid());
-}
-
-/// Returns the content of a lock file; empty if there is no file.
-std::string read_lock(const fs::path& file) {
-  std::ifstream in(file);
-  std::array<char, 1000> text{};
-  in.read(text.data(), text.size());
-  return {text.data(), static_cast<std::size_t>(in.gcount())};
-}
-
-std::vector<std::string> words_of(const std::string& content) {
-  std::istringstream in(content);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return words;
-}
-
-/// Returns false if the file exists. Errors: io.
-bool create_lock(const fs::path& file, const std::string& content) {
-  const Descriptor created(file, O_CREAT | O_EXCL | O_WRONLY, 0644);
-  if (created.value() < 0) {
-    if (errno == EEXIST) return false;
-    fail(file, "creating", errno);
+void write_all(int descriptor, const char* data, std::size_t bytes, const fs::path& file) {
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor, data, bytes);
+    if (written < 0) fail(file, "writing", errno);
+    data += written;
+    bytes -= static_cast<std::size_t>(written);
   }
-  if (::write(created.value(), content.data(), content.size()) == static_cast<ssize_t>(content.size())) return true;
-  const int problem = errno;
-  ::unlink(file.c_str());
-  fail(file, "writing", problem);
 }
 
-bool is_stale(const std::string& content) {
-  const std::vector<std::string> words = words_of(content), here = machine();
-  if (words.size() != kWords || here[0] == kUnknown) return false;
-  if (words[kBoot] != here[0] || words[kNamespace] != here[1]) return false;
-  const std::string& process = words[kProcess];
-  if (process.size() > 9 || process.find_first_not_of("0123456789") != std::string::npos) return false;
-  const int id = std::stoi(process);
-  return id > 0 && ::kill(id, 0) != 0 && errno == ESRCH;
-}
-
-/// Removes a lock file whose process has ended. Two processes may find the same stale file. If one of them removed it
-/// and a third process locked anew, the other must not remove the new file. So only the process that holds a second
-/// lock file looks again, and removes the file.
-void remove_if_stale(const fs::path& file) {
-  if (!is_stale(read_lock(file))) return;
-  const std::string guard = file.string() + ".breaking";
-  if (!create_lock(guard, content_of_this_process())) return;
-  if (is_stale(read_lock(file))) ::unlink(file.c_str());
-  ::unlink(guard.c_str());
+Error removed(const fs::path& file) {
+  return {Errc::kIo, file.string() + ": somebody removed it while this program used it, so the store stays as it was"};
 }
 
 void require_no_journal(const fs::path& store) {
@@ -124,16 +64,6 @@ void require_no_journal(const fs::path& store) {
   throw Error(Errc::kIo, journal +
                              ": a program on a host with file locks writes to the store, or was killed; wait for "
                              "its end, or merge the store into a new one with hvdb merge");
-}
-
-/// Removes the copies of killed writers. They are nobody's, because only one writer holds the lock file.
-void remove_old_copies(const fs::path& store) {
-  const std::string prefix = store.filename().string() + ".";
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(store.parent_path(), ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(kCopySuffix)) fs::remove(entry.path(), ignored);
-  }
 }
 
 }  // namespace
@@ -176,58 +106,76 @@ StoreState store_state(const fs::path& file) {
   return state;
 }
 
-WriteLock::WriteLock(const fs::path& store, std::chrono::milliseconds patience)
-    : file_(store.string() + kLockSuffix), content_(content_of_this_process()) {
+WriteLock::WriteLock(const fs::path& store, std::chrono::milliseconds patience) : file_(store.string() + kSuffix) {
   const auto end = std::chrono::steady_clock::now() + patience;
-  while (!create_lock(file_, content_)) {
-    remove_if_stale(file_);
-    std::error_code ignored;
-    if (std::chrono::steady_clock::now() >= end && fs::exists(file_, ignored)) {
-      const std::vector<std::string> words = words_of(read_lock(file_));
-      const bool known = words.size() == kWords;
-      throw Error(
-          Errc::kIo,
-          fmt::format("{}: {} holds this lock{}; wait for its end, or remove the file if that process "
-                      "has ended",
-                      file_.string(),
-                      known ? fmt::format("process {} on {}", words[kProcess], words[kHost]) : "an unknown process",
-                      known ? " since " + words[kSince] : ""));
+  while (true) {
+    descriptor_ = ::open(file_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    if (descriptor_ >= 0) return;
+    if (errno != EEXIST) fail(file_, "creating", errno);
+    if (std::chrono::steady_clock::now() >= end) {
+      throw Error(Errc::kIo, fmt::format("{}: another program adds runs to {}, or was killed while it did; wait for "
+                                         "its end, or remove {} if no program writes to the store",
+                                         file_.string(), store.string(), file_.filename().string()));
     }
     std::this_thread::sleep_for(kPoll);
   }
 }
 
 WriteLock::~WriteLock() {
-  if (is_held()) ::unlink(file_.c_str());
+  if (owns(file_)) ::unlink(file_.c_str());
+  ::close(descriptor_);
 }
 
-bool WriteLock::is_held() const { return read_lock(file_) == content_; }
+bool WriteLock::owns(const fs::path& name) const {
+  struct stat mine {
+  }, named{};
+  if (::fstat(descriptor_, &mine) != 0 || ::lstat(name.c_str(), &named) != 0) return false;
+  return mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
+}
+
+void WriteLock::require_held() const {
+  if (!owns(file_)) throw removed(file_);
+}
+
+void WriteLock::copy_from(const fs::path& store) const {
+  const Descriptor from(store, O_RDONLY);
+  struct stat status {};
+  if (from.value() < 0 || ::fstat(from.value(), &status) != 0) fail(store, "reading", errno);
+  std::vector<char> block(kBlockBytes);
+  ssize_t got = 0;
+  while ((got = ::read(from.value(), block.data(), block.size())) > 0) {
+    write_all(descriptor_, block.data(), static_cast<std::size_t>(got), file_);
+  }
+  if (got < 0) fail(store, "reading", errno);
+  if (::fchmod(descriptor_, status.st_mode & 07777) != 0) fail(file_, "setting permissions", errno);
+}
+
+void WriteLock::rename_to(const fs::path& store, const std::string& unique) const {
+  // If somebody removes the lock just now, its name may become another writer's unfinished copy. So a second name,
+  // which only this process uses, is checked and renamed. A file system without hard links leaves only the first name.
+  // On NFS, link() asks the server, and owns() may ask a cache for a name that it has known for long.
+  const fs::path second = fmt::format("{}.{}{}", store.string(), unique, kSuffix);
+  const bool linked = ::link(file_.c_str(), second.c_str()) == 0;
+  const fs::path& name = linked ? second : file_;
+  const bool is_gone = !linked && (errno == ENOENT || errno == ESTALE);
+  const bool is_mine = !is_gone && owns(name);
+  const bool renamed = is_mine && ::rename(name.c_str(), store.c_str()) == 0;
+  const int problem = errno;
+  if (linked && !renamed) ::unlink(second.c_str());
+  if (!is_mine) throw removed(file_);
+  if (!renamed) fail(store, "replacing", problem);
+}
 
 void replace_store(const fs::path& store, const WriteLock& lock, const std::string& unique,
                    const std::function<void(const fs::path& copy)>& change) {
-  const fs::path copy = fmt::format("{}.{}{}", store.string(), unique, kCopySuffix);
-  try {
-    remove_old_copies(store);
-    require_no_journal(store);
-    const StoreState before = store_state(store);
-    fs::copy_file(store, copy);
-    require_no_journal(store);
-    change(copy);
-    require_no_journal(store);
-    if (store_state(store) != before || !lock.is_held()) {
-      throw Error(Errc::kIo, store.string() + ": another program changed it, or removed its lock file");
-    }
-    fs::rename(copy, store);
-  } catch (const fs::filesystem_error& error) {
-    ::unlink(copy.c_str());
-    throw Error(Errc::kIo,
-                fmt::format("{}: cannot be replaced by a copy ({}); free space, or check the permissions of its "
-                            "folder",
-                            store.string(), error.code().message()));
-  } catch (...) {
-    ::unlink(copy.c_str());
-    throw;
-  }
+  require_no_journal(store);
+  const StoreState before = store_state(store);
+  lock.copy_from(store);
+  ::unlink((lock.file().string() + "-journal").c_str());  // SQLite would roll it back, whoever left it
+  change(lock.file());
+  require_no_journal(store);
+  if (store_state(store) != before) throw Error(Errc::kIo, store.string() + ": another program changed it");
+  lock.rename_to(store, unique);
 }
 
 }  // namespace hvd::bench

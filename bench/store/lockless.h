@@ -1,9 +1,10 @@
 // Adds rows to a store on a file system without POSIX locks, where SQLite cannot keep other programs out: Lustre
 // without -o flock, NFS without a lock daemon, some FUSE file systems.
 //
-// A writer holds the lock file `<store>.write-lock`, which keeps other writers out, changes a copy of the store, and
-// renames the copy to the store. So a reader needs no lock: it always opens a complete store, which nobody changes. A
-// killed writer leaves the store as it was. scripts/hvdb/read/lockless.py and base/locks.py do the same.
+// A writer creates `<store>.replacing`, a file of this fixed name, with O_EXCL, which keeps other writers out. It
+// changes a copy of the store in this file, and renames the file to the store. So a reader needs no lock: it always
+// opens a complete store, which nobody changes. A killed writer leaves the store as it was, and its file keeps writers
+// out until a person removes it. scripts/hvdb/read/lockless.py does the same, with the same name.
 #pragma once
 
 #include <chrono>
@@ -33,26 +34,35 @@ struct StoreState {
 /// Reads without a lock. Do not call while SQLite has the file open in this process. Errors: io.
 StoreState store_state(const std::filesystem::path& file);
 
-/// Holds the lock file of a store from constructor to destructor. A lock file whose process has ended on this host is
-/// removed. One thread at a time uses a WriteLock.
+/// The file `<store>.replacing`, from constructor to destructor. One thread at a time uses a WriteLock.
 class WriteLock {
  public:
-  /// Errors: io if another process holds the lock for longer than `patience`, or if the file cannot be created.
+  /// Errors: io if the file of another process exists for longer than `patience`, or if the file cannot be created.
   WriteLock(const std::filesystem::path& store, std::chrono::milliseconds patience);
+  /// Removes the file, unless it has become the store, or somebody has removed it.
   ~WriteLock();
   WriteLock(const WriteLock&) = delete;
   WriteLock& operator=(const WriteLock&) = delete;
-  /// Returns false if somebody has removed the lock file.
-  [[nodiscard]] bool is_held() const;
+  [[nodiscard]] const std::filesystem::path& file() const { return file_; }
+  /// Call after opening file() by its name, and before writing to it. Errors: io if somebody has removed the file. The
+  /// file of that name may then be another writer's.
+  void require_held() const;
+  /// Copies the content and the permissions of `store` into the file. Errors: io.
+  void copy_from(const std::filesystem::path& store) const;
+  /// Renames the file to `store`. `unique` becomes a part of a temporary name. Errors: io; `store` is then unchanged.
+  void rename_to(const std::filesystem::path& store, const std::string& unique) const;
 
  private:
+  [[nodiscard]] bool owns(const std::filesystem::path& name) const;
+
   std::filesystem::path file_;
-  std::string content_;
+  int descriptor_ = -1;
 };
 
-/// Replaces `store` by a copy, in the same folder, that `change` has changed. `unique` becomes a part of the copy's
-/// name. Call while `lock` is held. Errors: io, also if the store was changed in spite of the lock; those of `change`.
-/// After an error `store` is unchanged.
+/// Replaces `store` by a copy that `change` has changed. `change` gets the copy's name, which is lock.file(), and calls
+/// lock.require_held() when it has opened the copy, and leaves no journal. `unique`: see WriteLock::rename_to().
+/// Errors: io, also if the store was changed in spite of the lock; those of `change`. After an error `store` is
+/// unchanged.
 void replace_store(const std::filesystem::path& store, const WriteLock& lock, const std::string& unique,
                    const std::function<void(const std::filesystem::path& copy)>& change);
 

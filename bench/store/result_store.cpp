@@ -166,8 +166,9 @@ class ResultStore::Impl {
     try {
       publish(patience);
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}; this session's results are kept in {}, add them later with hvdb merge",
-                                            error.what(), partial_.string()));
+      throw Error(error.code(), fmt::format("{}; this session's results are kept in {}, add them later with hvdb merge "
+                                            "-o {} {}",
+                                            error.what(), partial_.string(), target_.string(), partial_.string()));
     }
     saved_.clear();
     finished_ = true;
@@ -209,8 +210,9 @@ class ResultStore::Impl {
     }
     check_store_header(target_);
     if (lock) {
-      replace_store(place, *lock, session_uuid_, [this](const fs::path& copy) {
+      replace_store(place, *lock, session_uuid_, [&](const fs::path& copy) {
         Database target(copy, Locking::kExclusive, false);
+        lock->require_held();
         target.run("PRAGMA journal_mode = MEMORY");  // the copy of a killed session is not used
         merge(target);
       });

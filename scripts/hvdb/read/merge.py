@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,9 +28,6 @@ __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
 # Jobs save every few seconds, so a .partial file that changed within this time probably belongs to a running job.
 ALIVE_SECONDS = 120.0
-# Seconds that the merge waits for a locked .partial file before it skips the file. A locked file is in use, however old
-# it is, so a long wait would be useless.
-LEFTOVER_WAIT_SECONDS = 0.2
 # From LARGE_BYTES on, the output gets pages of LARGE_PAGE_BYTES instead of PAGE_BYTES. Blobs of some hundred steps fill
 # the large pages well, and SQLite has fewer pages to manage.
 LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
@@ -223,7 +221,7 @@ def _take(
     The reason is then added to `notes` if the file is a leftover that has vanished, otherwise to `left_out`.
     """
     try:
-        collected.take(path, LEFTOVER_WAIT_SECONDS if leftover else store.WAIT_SECONDS)
+        collected.take(path)
         if leftover:
             notes.append(f"{path}: merged, too")
         return True
@@ -288,23 +286,13 @@ class _Collector:
         """Returns the input file of a session or run."""
         return self._file_of.get(uuid, str(self._output))
 
-    def take(self, path: Path, wait_seconds: float) -> None:
+    def take(self, path: Path) -> None:
         """Collects the rows of one input.
 
         Errors: StoreError, also if the input changes while it is read; NotComparable; sqlite3.Error.
         """
-        with store.attached(self._connection, path, "incoming", wait_seconds) as require_unchanged:
-            try:
-                taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
-            except sqlite3.OperationalError as error:
-                if store.needs_rollback(error) and store.journal_of(path).exists():
-                    # Another program began to write to the input after the merge had opened the input.
-                    raise store.changed(path) from error
-                raise
-            # SQLite's locks usually keep writers out. But a running job does not lock its .partial file, and on some
-            # cluster file systems locks have no effect between nodes.
-            require_unchanged()
-            self._connection.execute("COMMIT")
+        with store.attached(self._connection, path, "incoming"):
+            taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
         for uuid in taken.copied():
             self._file_of[uuid] = str(path)
         for table in self._added:
@@ -382,7 +370,7 @@ def _publish(
 
     checked: store.state() of the output when the output was checked; None if there was no output.
     """
-    with lockless.writers_kept_out(output, working) as is_held:
+    with lockless.writers_kept_out(output, working) as lock:
         if not output.exists():
             whole_file.sync(working)
             try:
@@ -397,26 +385,32 @@ def _publish(
         if not is_new:
             return
         store.require_safe_to_open(output)
-        if is_held is None:
-            _add(store.uri(output, "rw"), working, output, file_of, checked)
-            return
-        with lockless.replacing(output, is_held) as uri:
-            _add(uri, working, output, file_of, checked)
+        with nullcontext() if lock is None else lockless.replacing(output, lock):
+            _add(lock, working, output, file_of, checked)
 
 
 def _add(
-    uri: str, working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None
+    lock: lockless.WriteLock | None,
+    working: Path,
+    output: Path,
+    file_of: Callable[[str], str],
+    checked: tuple[int, int, int] | None,
 ) -> None:
     """Adds the working file's rows to the output in one transaction. Leaves out rows that are already in the output.
 
-    uri: how SQLite opens the output or its copy. Checks the output again if it was replaced or written since its last
-    check.
+    lock: its file, a copy of the output, gets the rows; None if the output itself gets them. Checks the output again if
+    it was replaced or written since its last check.
     """
+    uri = f"{lock.file.as_uri()}?mode=rw&vfs=unix-none" if lock else store.uri(output, "rw")
     connection = sqlite.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
     try:
+        if lock:
+            lock.require_held()  # SQLite opened the file by its name
         untrusted.harden(connection)
         connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA main.synchronous = FULL")
+        if lock:
+            connection.execute("PRAGMA main.journal_mode = MEMORY").fetchall()  # a copy that fails is not used
         connection.execute("ATTACH ? AS incoming", (f"{working.resolve().as_uri()}?mode=ro&vfs=unix-none",))
         connection.execute("BEGIN IMMEDIATE")
         if checked is None or store.state(output) != checked:

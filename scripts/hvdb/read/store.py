@@ -10,8 +10,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -251,65 +251,6 @@ def uri(path: Path, mode: str) -> str:
     return f"{path.resolve().as_uri()}?mode={mode}&vfs={'unix-none' if why else 'unix'}"
 
 
-class _Watch:
-    """Finds out if somebody writes to a store in spite of, or for lack of, locks.
-
-    The watch holds the file open. If a program replaces the file by another one, SQLite goes on to read the old file,
-    and the watch goes on to look at the old file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file = path.open("rb", buffering=0)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-        self._begun = self._seen()
-
-    def _seen(self) -> tuple[object, ...]:
-        """Returns what a write changes: the size, the time, and the number of transactions in the header.
-
-        SQLite writes pages in ascending order, and the header is in the first page.
-        """
-        try:
-            status = os.fstat(self._file.fileno())
-            count = os.pread(
-                self._file.fileno(), 4, 24
-            )  # https://www.sqlite.org/fileformat.html, "File change counter"
-        except OSError as error:  # on NFS, another host has removed the file
-            raise changed(self._path) from error
-        return status.st_ino, status.st_size, status.st_mtime_ns, count
-
-    def begin(self, connection: sqlite3.Connection, name: str) -> None:
-        """Begins a transaction of SQLite, which has opened the file as `name`, while nobody is writing to the file."""
-        for _ in range(20):
-            self._begun = self._seen()
-            connection.execute("BEGIN")
-            try:
-                connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
-            except DAMAGE as error:
-                raise fault(self._path, error) from error
-            named = state(self._path)  # None if the job has just renamed the file
-            if named and named[0] != self._begun[0]:
-                raise changed(self._path)  # the file was replaced, perhaps before SQLite opened it
-            if self._seen() == self._begun:
-                return
-            connection.execute("ROLLBACK")
-        raise changed(self._path)
-
-    def require_unchanged(self) -> None:
-        """Raises InUse if somebody has written to the file since begin(), or has given it another name.
-
-        A job gives its working file another name when it has written its last results.
-        """
-        if self._seen() != self._begun or state(self._path) is None:
-            raise changed(self._path)
-
-    def close(self) -> None:
-        """Call after SQLite has closed the file, because this drops all POSIX locks of the process on the file."""
-        self._file.close()
-
-
 def needs_rollback(error: Exception) -> bool:
     """Returns True if SQLite raised `error` because of a hot journal, which a read-only connection cannot roll back."""
     name = getattr(error, "sqlite_errorname", None)  # None before Python 3.11; only the primary code in pysqlite3
@@ -319,40 +260,117 @@ def needs_rollback(error: Exception) -> bool:
 
 
 @contextmanager
-def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
-    """Calls open_it(URI) to open `path` read-only. Never changes the file `path`.
+def _readable(path: Path) -> Iterator[Path]:
+    """Yields the file in which SQLite reads the store `path`: the store itself, or a private copy.
 
-    A job that was killed while writing leaves a hot journal. SQLite must roll a hot journal back before it can read the
-    store, and that is a write. Only in this case, open_it() gets a private copy of the store and its journal.
-    SQLite uses locks to distinguish a hot journal from the journal of a program that is writing. But a running job
-    takes no locks on its working file, because cluster file systems may have no locks. So the copy is used only if
-    neither the store nor the journal changed during copying.
+    A store is read in place: SQLite's locks keep writers out, and without locks a store is only ever replaced. But a
+    running job writes its `.partial` file without locks, and a hot journal must be rolled back, which is a write.
+    Errors: those of require_ours() and of _copy_at_rest().
     """
-    with ExitStack() as stack:
+    require_ours(path)
+    if not (is_partial(path) or _has_hot_journal(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="hvdb-") as folder:
+        copy = Path(folder) / "copy.db"
+        _copy_at_rest(path, copy)
+        yield copy
+
+
+def _has_hot_journal(path: Path) -> bool:
+    """Returns True if a killed program has left a journal. Without locks, takes the journal of a live program for one.
+
+    SQLite uses locks to distinguish the two. Errors: StoreError.
+    """
+    if not journal_of(path).exists():
+        return False
+    try:
+        with closing(sqlite.connect(uri(path, "ro"), uri=True, timeout=WAIT_SECONDS)) as connection:
+            untrusted.harden(connection)
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except DAMAGE as error:
+        if needs_rollback(error):
+            return True
+        raise fault(path, error) from error
+    return False
+
+
+def _copy_at_rest(path: Path, copy: Path) -> None:
+    """Copies a store that nobody writes to meanwhile, and rolls its journal back in the copy.
+
+    Errors: InUse if the store or its journal changed during copying; StoreError.
+    """
+    try:
+        before = _versions(path)
+        shutil.copyfile(path, copy)
+        if before[1]:
+            shutil.copyfile(journal_of(path), journal_of(copy))
+        after = _versions(path)
+    except FileNotFoundError as gone:
+        raise changed(path) from gone
+    except OSError as failed:
+        raise StoreError(
+            f"{path}: cannot be copied to be read: {failed.strerror}; let TMPDIR name a folder with space for a copy"
+        ) from failed
+    if before != after:
+        raise changed(path)
+    _require_own_journal(copy)
+    try:
+        # Nobody else opens the copy, so it needs no locks.
+        with closing(sqlite.connect(f"{copy.as_uri()}?mode=rw&vfs=unix-none", uri=True)) as connection:
+            untrusted.harden(connection)
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except DAMAGE as error:
+        raise fault(path, error) from error
+
+
+def _versions(path: Path) -> tuple[tuple[object, ...], tuple[object, ...] | None]:
+    """Returns what a write changes: state() and the number of transactions of a store, and state() of its journal.
+
+    A transaction writes to the store only while its journal exists, and a commit writes the first page, which has the
+    number, before the others. So this function looks at the store before the journal. Errors: OSError.
+    Source: https://www.sqlite.org/fileformat.html, "File change counter".
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        count = os.pread(file.fileno(), 4, 24)
+    return (status.st_ino, status.st_size, status.st_mtime_ns, count), state(journal_of(path))
+
+
+@contextmanager
+def _one_state(connection: sqlite3.Connection, name: str, file: Path, path: Path) -> Iterator[None]:
+    """Runs the `with` in a transaction that sees one state of the database `name`, the file `file`. Commits at the end.
+
+    path: the name of the store in messages. Errors: StoreError; those of _unwritten().
+    """
+    connection.execute("BEGIN")
+    try:
         try:
-            open_it(uri(path, "ro"))
-        except sqlite3.OperationalError as error:
-            if not needs_rollback(error):
-                raise fault(path, error) from error
-            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hvdb-"))) / path.name
-            before = state(path), state(journal_of(path))
-            try:
-                shutil.copyfile(path, copy)
-                shutil.copyfile(journal_of(path), journal_of(copy))
-            except FileNotFoundError as gone:
-                raise changed(path) from gone
-            except OSError as failed:
-                raise StoreError(f"{path}: cannot be copied to be read: {failed.strerror}") from failed
-            if (state(path), state(journal_of(path))) != before:
-                raise changed(path) from error
-            _require_own_journal(copy)
-            try:
-                open_it(f"{copy.as_uri()}?mode=rw&vfs=unix-none")  # nobody else opens the copy
-            except DAMAGE as second:
-                raise fault(path, second) from second
+            connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
         except DAMAGE as error:
             raise fault(path, error) from error
+        with _unwritten(file, path):
+            yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _unwritten(file: Path, path: Path) -> Iterator[None]:
+    """Raises InUse at the end of the `with` if somebody wrote to `file` in spite of, or for lack of, locks.
+
+    InUse takes the place of any other error, because a half-finished write looks like damage. If the file was replaced
+    by another one, SQLite goes on to read the old file, to which nobody writes.
+    """
+    before = state(file)
+    try:
         yield
+    finally:
+        after = state(file)
+        if before is None or after is None or (before[0] == after[0] and before != after):
+            raise changed(path)
 
 
 @contextmanager
@@ -367,75 +385,43 @@ def open_readonly(
     in spite of the locks before the `with` ends. What was read is then no good.
     """
     path = Path(path)
-    require_ours(path)
-    connection = None
-
-    def connect(uri: str) -> None:
-        nonlocal connection
-        if connection is not None:
-            connection.close()
-        connection = sqlite.connect(uri, uri=True, timeout=WAIT_SECONDS)
-        untrusted.harden(connection)
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock; fails on a hot journal
-
-    watch = _Watch(path)
     try:
-        with _blamed_on_writers(watch), _readable(path, connect):
+        with (
+            _readable(path) as file,
+            closing(sqlite.connect(uri(file, "ro"), uri=True, timeout=WAIT_SECONDS)) as connection,
+        ):
+            untrusted.harden(connection)
             connection.row_factory = sqlite3.Row
-            # One transaction, so that the check and the later reads see the same state of the store.
             connection.isolation_level = None
-            watch.begin(connection, "main")
-            check(connection, path, thorough=thorough, known=known)
-            connection.execute("PRAGMA query_only = ON")
-            yield connection
-            watch.require_unchanged()
+            with _one_state(connection, "main", file, path):
+                check(connection, path, thorough=thorough, known=known)
+                connection.execute("PRAGMA query_only = ON")
+                yield connection
     except DAMAGE as error:
         raise fault(path, error) from error
-    finally:
-        if connection is not None:
-            connection.close()
-        watch.close()
 
 
 @contextmanager
-def _blamed_on_writers(watch: _Watch) -> Iterator[None]:
-    """Raises InUse in place of an error if the file was written meanwhile: a half-finished write looks like damage."""
-    try:
-        yield
-    except (StoreError, *DAMAGE):
-        watch.require_unchanged()
-        raise
-
-
-@contextmanager
-def attached(
-    connection: sqlite3.Connection, path: Path, name: str, wait_seconds: float = WAIT_SECONDS
-) -> Iterator[Callable[[], None]]:
+def attached(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[None]:
     """Attaches the store `path` read-only as `name`, checks the store, and detaches it at the end of the `with`.
 
-    The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` the
-    connection is in a transaction, so that the check and the later reads see the same state of the store. The caller
-    commits or rolls back. Yields a function that raises InUse if another program has written to the file in spite of
-    the locks. Call this function before using the data that was read.
-    Errors: those of open_readonly().
+    The connection must be in autocommit mode, opened with uri=True, and outside a transaction. The `with` is one
+    transaction, so that the check and the later reads see the same state of the store. It is committed at the end, and
+    rolled back after an error. Errors: those of open_readonly(); sqlite3.Error of the caller's statements.
     """
-    require_ours(path)
-    connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
+    connection.execute(f"PRAGMA busy_timeout = {int(1000 * WAIT_SECONDS)}")
     _detach(connection, path, name)  # needed if an earlier attempt to detach failed
-    watch = _Watch(path)
-    try:
-        with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
+    with _readable(path) as file:
+        try:
             try:
-                watch.begin(connection, name)
-                with _blamed_on_writers(watch):
-                    check(connection, path, name)
-                yield watch.require_unchanged
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                _detach(connection, path, name)
-    finally:
-        watch.close()
+                connection.execute(f"ATTACH ? AS {name}", (uri(file, "ro"),))
+            except DAMAGE as error:
+                raise fault(path, error) from error
+            with _one_state(connection, name, file, path):
+                check(connection, path, name)
+                yield
+        finally:
+            _detach(connection, path, name)
 
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:

@@ -3,10 +3,11 @@
 #include "bench/store/lockless.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -33,18 +34,6 @@ std::string content(const fs::path& file) {
 
 class Lockless : public store_test::StoreTest {
  protected:
-  /// Holds the lock in a process that ends without releasing it.
-  void leave_lock_of_killed_process() const {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const WriteLock lock(file_, milliseconds(0));
-      ::_exit(0);
-    }
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_EQ(status, 0);
-    ASSERT_TRUE(fs::exists(lock_));
-  }
   [[nodiscard]] std::size_t files_in_folder() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
   }
@@ -52,7 +41,7 @@ class Lockless : public store_test::StoreTest {
     return io_error([&] { const WriteLock lock(file_, milliseconds(30)); });
   }
 
-  const fs::path lock_ = file_.string() + ".write-lock";
+  const fs::path lock_ = file_.string() + ".replacing";
 };
 
 TEST_F(Lockless, AFileSystemWithLocksHasNoFault) {
@@ -63,44 +52,36 @@ TEST_F(Lockless, AFileSystemWithLocksHasNoFault) {
 
 TEST_F(Lockless, OneWriterAtATime) {
   std::optional<WriteLock> first(std::in_place, file_, milliseconds(0));
-  EXPECT_TRUE(first->is_held());
+  first->require_held();
   const std::string text = refused();
-  EXPECT_NE(text.find(lock_.string()), std::string::npos) << text;
-  EXPECT_NE(text.find("process " + std::to_string(::getpid()) + " on "), std::string::npos) << text;
-  EXPECT_NE(text.find("remove the file if that process has ended"), std::string::npos) << text;
+  EXPECT_NE(text.find(lock_.string() + ": another program adds runs to " + file_.string()), std::string::npos) << text;
+  EXPECT_NE(text.find("remove a.db.replacing if no program writes to the store"), std::string::npos) << text;
   first.reset();
-  EXPECT_TRUE(WriteLock(file_, milliseconds(0)).is_held());
+  WriteLock(file_, milliseconds(0)).require_held();
   EXPECT_EQ(files_in_folder(), 0U);
 }
 
-TEST_F(Lockless, TheLockOfAKilledProcessIsRemoved) {
-  leave_lock_of_killed_process();
-  EXPECT_TRUE(WriteLock(file_, milliseconds(0)).is_held());
-  EXPECT_EQ(files_in_folder(), 0U);
-}
-
-TEST_F(Lockless, TheLockOfAnotherHostStays) {
-  leave_lock_of_killed_process();
-  std::string text = content(lock_);
-  const std::size_t boot = text.find(' ', text.find(' ') + 1) + 1;
-  text[boot] = text[boot] == '0' ? '1' : '0';
-  for (const std::string& other : {text, std::string("nonsense"), std::string()}) {
-    std::ofstream(lock_) << other;
-    EXPECT_NE(refused().find("holds this lock"), std::string::npos) << other;
-    EXPECT_EQ(content(lock_), other);
-  }
+TEST_F(Lockless, TheFileOfAKilledWriterStays) {
+  std::ofstream(lock_) << "half";
+  EXPECT_NE(refused().find("or was killed"), std::string::npos);
+  EXPECT_EQ(content(lock_), "half");
 }
 
 TEST_F(Lockless, AStoreIsReplacedWhole) {
   publish_example(file_);
-  std::ofstream(file_.string() + ".killed.replacing") << "half";
-  const WriteLock lock(file_, milliseconds(0));
-  replace_store(file_, lock, session_, [&](const fs::path& copy) {
-    Database(copy, Locking::kExclusive, false).run("DELETE FROM provenance");
-    EXPECT_GT(count(file_, "SELECT count(*) FROM provenance"), 0);
-  });
-  EXPECT_EQ(count(file_, "SELECT count(*) FROM provenance"), 0);
-  EXPECT_EQ(files_in_folder(), 2U) << "the store and the lock file";
+  fs::permissions(file_, fs::perms(0640));
+  std::ofstream(lock_.string() + "-journal") << "a stranger's";
+  {
+    const WriteLock lock(file_, milliseconds(0));
+    replace_store(file_, lock, session_, [&](const fs::path& copy) {
+      Database(copy, Locking::kExclusive, false).run("PRAGMA journal_mode = MEMORY; DELETE FROM provenance");
+      EXPECT_GT(count(file_, "SELECT count(*) FROM provenance"), 0);
+    });
+    EXPECT_EQ(count(file_, "SELECT count(*) FROM provenance"), 0);
+    EXPECT_NE(refused(), "") << "other writers wait until the lock is destroyed";
+  }
+  EXPECT_EQ(fs::status(file_).permissions(), fs::perms(0640));
+  EXPECT_EQ(files_in_folder(), 1U);
 }
 
 TEST_F(Lockless, AStoreThatChangesMeanwhileStays) {
@@ -111,19 +92,61 @@ TEST_F(Lockless, AStoreThatChangesMeanwhileStays) {
   const auto remove_lock = [&] { fs::remove(lock_); };
   for (const std::function<void()>& meddle : {std::function<void()>(change_store), std::function<void()>(begin_journal),
                                               std::function<void()>(remove_lock)}) {
-    const WriteLock lock(file_, milliseconds(0));
     std::string before;
     const std::string text = io_error([&] {
+      const WriteLock lock(file_, milliseconds(0));
       replace_store(file_, lock, session_, [&](const fs::path& copy) {
-        Database(copy, Locking::kExclusive, false).run("DELETE FROM provenance");
+        Database(copy, Locking::kExclusive, false).run("PRAGMA journal_mode = MEMORY; DELETE FROM provenance");
         meddle();
         before = content(file_);
       });
     });
     EXPECT_EQ(content(file_), before) << text;
-    EXPECT_FALSE(fs::exists(file_.string() + "." + session_ + ".replacing"));
     fs::remove(journal);
+    EXPECT_EQ(files_in_folder(), 1U) << text;
   }
+}
+
+TEST_F(Lockless, AfterItsLockWasRemovedAWriterTouchesNeitherTheStoreNorTheNextWritersCopy) {
+  publish_example(file_);
+  std::optional<WriteLock> first(std::in_place, file_, milliseconds(0));
+  std::optional<WriteLock> next;
+  std::string before;
+  const std::string text = io_error([&] {
+    replace_store(file_, *first, session_, [&](const fs::path&) {
+      fs::remove(lock_);
+      next.emplace(file_, milliseconds(0));
+      next->copy_from(file_);
+      before = content(lock_);
+    });
+  });
+  EXPECT_NE(text.find("somebody removed it while this program used it"), std::string::npos) << text;
+  EXPECT_NE(io_error([&] { first->require_held(); }), "");
+  first.reset();
+  EXPECT_EQ(content(lock_), before);
+  next->require_held();
+  EXPECT_EQ(content(file_), before);
+  EXPECT_EQ(files_in_folder(), 2U);
+}
+
+TEST_F(Lockless, ADiskThatIsFullLeavesTheStore) {
+  publish_example(file_);
+  const std::string before = content(file_);
+  EXPECT_EXIT(
+      {
+        ::signal(SIGXFSZ, SIG_IGN);
+        rlimit limit{};
+        limit.rlim_cur = limit.rlim_max = 4096;
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+        const std::string text = io_error([&] {
+          const WriteLock lock(file_, milliseconds(0));
+          replace_store(file_, lock, session_, [](const fs::path&) {});
+        });
+        ::_exit(text.find("writing failed") == std::string::npos ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_EQ(content(file_), before);
+  EXPECT_EQ(files_in_folder(), 1U);
 }
 
 }  // namespace
