@@ -431,14 +431,6 @@ class StoreTest(FolderTest):
         out, _ = self.call("--incomplete", code=1)
         self.assertIn("\nnote: some ranks have up to 20 samples more than others; the first 40 of each are used", out)
 
-    def test_a_damaged_store(self) -> None:
-        self.make()
-        self.change("UPDATE sample SET data = ?, count = 1 WHERE rank = 2", np.array([np.nan]).tobytes())
-        self.refused("a.db: damaged: .*, 2, step_seconds holds nan", code=2)
-        self.db.write_bytes(b"no store")
-        self.refused("a.db: ", code=2)
-        self.refused("no run starts with 'zz'|a.db", "--run", "zz", code=2)
-
     def test_hosts_that_are_not_known(self) -> None:
         self.make(slow=[5])
         self.change("DELETE FROM rank WHERE rank = 5")
