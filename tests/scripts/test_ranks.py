@@ -16,7 +16,7 @@ from limits import HANG, slowness
 from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
-from harness import FolderTest, call, execute
+from harness import FolderTest, call, execute, refused
 from synthetic_store import SessionSpec, make
 
 from hvdb.judge import rank_work, slow_ranks
@@ -276,9 +276,7 @@ class StoreTest(FolderTest):
         return out, err
 
     def refused(self, message: str, *words: object, code: int) -> None:
-        out, err = self.call(*words, code=code)
-        self.assertEqual((out, err.count("\n")), ("", 1), err)
-        self.assertRegex(err, message)
+        refused(message, "ranks", self.db, *words, code=code)
 
     def test_a_slow_rank_is_named(self) -> None:
         uuid = self.make(slow=[5])
