@@ -331,13 +331,6 @@ class HostileTest(FolderTest):
                 self.assertNotRegex(said + err, CONTROLS)
                 self.assertLessEqual(len(err.splitlines()), 4 if words[0] == "collectives" else 1)
 
-    def test_a_session_that_looks_like_a_path_is_refused(self) -> None:
-        alter(self.db, "UPDATE session SET uuid = '../../../escaped' WHERE rowid = 1")
-        code, _, err = call("collectives", self.db, "--out", self.folder / "plots")
-        self.assertEqual(code, 2)
-        self.assertRegex(err, "a.db: damaged: table 'session', row .*uuid NOT GLOB")
-        self.assertFalse((self.folder / "plots").exists())
-
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ContractTest(SharedFolderTest):
