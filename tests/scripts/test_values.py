@@ -335,7 +335,7 @@ class ValuesTest(Stores):
             ("UPDATE run SET session_uuid = 'aaaaaaaa'", "table 'run', row [0-9a-f-]{36} belongs to no session"),
             (
                 "UPDATE OR REPLACE rank SET run_uuid = char(27) || '[2J'",
-                "table 'rank', row .[[]2J, [01] belongs to no run",
+                "table 'rank', row .\\[2J, [01] belongs to no run",
             ),
             ("UPDATE sample SET data = 'text', count = 0", "another type than column sample.data"),
         ):
