@@ -305,9 +305,6 @@ class Coll(ProgramTest):
             execute([*mount, PROGRAM, "coll", "--ranks", "2", *QUICK]).ended_with(0)
             execute([*mount, PROGRAM, *TINY, "--ranks", "2", "--no-db"]).ended_with(0)
 
-    def test_the_command_comes_first(self) -> None:
-        self.refused(execute([PROGRAM, "--ranks", "2", "coll"]), 2, "comes first")
-
     def test_help(self) -> None:
         result = execute([PROGRAM, "coll", "--help"]).ended_with(0)
         for text in ("-b,--minbytes", "--compare", "-G,--cudagraph", "--db FILE", "Exit codes"):

@@ -236,6 +236,8 @@ class Joining(ProgramTest):
 
 @needs_mpi
 class Disagreement(ProgramTest):
+    """tests/bench/world/settings_test.cpp compares every option."""
+
     def apart(self, first: list[str], second: list[str]) -> list[str]:
         command = [PROGRAM, *TRAINING, "--no-db"]
         return per_rank([*command, *first], [*command, *second])
@@ -243,15 +245,6 @@ class Disagreement(ProgramTest):
     def test_bucket_plans_differ(self) -> None:
         result = execute(self.apart(["--bucket-mb", "1"], ["--bucket-mb", "2"]))
         self.refused(result, 6, "rank 1")
-
-    def test_networks_differ(self) -> None:
-        result = execute(self.apart([], ["--classes", "11"]))
-        self.refused(result, 6, "rank 1")
-
-    def test_batches_differ(self) -> None:
-        # The gradient sizes do not depend on the batch size, so only the comparison of options finds the difference.
-        result = execute(self.apart([], ["--batch-size", "3"]))
-        self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
 
     def test_a_variable_that_one_rank_lacks(self) -> None:
         command = [PROGRAM, *TRAINING, "--no-db", "--schedule", "negotiated"]

@@ -191,7 +191,6 @@ class Hostile(SimulateTest):
             (["--costs", ""], ["--costs: the file's name is empty"]),
         ):
             self.refused(execute([PROGRAM, "simulate", *words]), 2, *texts)
-        self.refused(execute([PROGRAM, "--ranks", "2", "simulate"]), 2, "comes first")
         shown = execute([PROGRAM, "simulate", "--help"]).ended_with(0).out
         for option in ("--replay FILE", "--costs FILE", "--schedule NAME", "--bucket-mb MIB"):
             self.assertIn(option, shown)

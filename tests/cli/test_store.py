@@ -33,11 +33,6 @@ class Database(ProgramTest):
         self.assertEqual(self.query("PRAGMA integrity_check"), [("ok",)])
         self.assertEqual(sorted(os.listdir(self.folder)), ["runs.db"])
 
-    def test_not_a_database(self) -> None:
-        self.db.write_text("my thesis")
-        self.refused(run(*TINY, "--db", str(self.db)), 2, "is not a SQLite database")
-        self.assertEqual(self.db.read_text(), "my thesis")
-
     @needs_mpi
     def test_bad_path_is_said_once_and_ends_all_ranks(self) -> None:
         self.refused(mpirun(2, *TINY, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory")

@@ -250,11 +250,6 @@ class Parent(ProgramTest):
         result = self.hung_up("env", *variables, PROGRAM, *ENDLESS, "--no-db")
         self.assertNotIn("SIGHUP reached the library", result.err)
 
-    def test_help_does_not_mind_the_environment(self) -> None:
-        junk = {"HOROVOD_CYCLE_TIME": "soon"}
-        self.assertEqual(run("--help", env=junk).code, 0)
-        self.refused(run(*TINY, env=junk), 2, "HOROVOD_CYCLE_TIME (milliseconds): 'soon'")
-
 
 class Numa(ProgramTest):
     """Tests facts and cautions on a machine with NUMA nodes, which hwloc invents from its environment variables."""

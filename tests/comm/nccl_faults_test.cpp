@@ -91,34 +91,6 @@ TEST(NcclFaults, ARankThatDiesInAReductionIsNoticedLongBeforeTheDeadline) {
   expect_contains(outcome.errors[0], "peer_lost: rank 1 (host node0) is lost: its process ");
 }
 
-TEST(NcclFaults, ALostPeerEndsTheWaitAndAbortEndsTheWork) {
-  for (std::uint64_t seed = 0; seed < 5; ++seed) {
-    const GpuOutcome outcome =
-        on_connected_ranks(3, {.seed = seed}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
-          comm::DevicePlane& plane = communicator.device();
-          const auto memory = plane.allocate(64, soon());
-          communicator.control().barrier(soon());
-          if (rank.rank == 2) {
-            rank.hub.lose_a_rank();
-            plane.abort();
-            return;
-          }
-          const auto reduce = [&] {
-            plane.all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, soon());
-            plane.complete("step 3, bucket 1 of 4", soon());
-          };
-          expect_error(Errc::kPeerLost, "remote process exited", reduce);
-          plane.abort();
-          rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
-          EXPECT_THROW(plane.check(), Error);
-          EXPECT_THROW(reduce(), Error);
-        });
-    for (const char* const abort : {"abort 0", "abort 1", "abort 2"}) {
-      EXPECT_EQ(logged(outcome, abort), 1) << outcome.text();
-    }
-  }
-}
-
 TEST(NcclFaults, APeersReasonIsHeardInsteadOfADeadline) {
   const FakeNcclOptions fast{.polls_in_progress = 0};  // only complete() waits
   for (const int ranks_per_node : {2, 1}) {

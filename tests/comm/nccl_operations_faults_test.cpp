@@ -72,12 +72,13 @@ TEST(NcclOperations, ReduceNoInt16ButMoveIt) {
 
 // -- faults --------------------------------------------------------------------------------------------------
 
-constexpr const char* kOperations[] = {"all_reduce_into", "reduce_scatter",     "reduce_scatter, ragged",
-                                       "all_gather",      "all_gather, ragged", "all_to_all"};
+constexpr const char* kOperations[] = {"all_reduce", "all_reduce_into",    "reduce_scatter", "reduce_scatter, ragged",
+                                       "all_gather", "all_gather, ragged", "all_to_all"};
 
 void enqueue(const std::string& which, comm::DevicePlane& plane, std::span<std::byte> memory, int size) {
   std::byte *const in = memory.data(), *const out = in + memory.size() / 2;
   const Counts counts = which.ends_with("ragged") ? ragged(size) : equal(size, 5);
+  if (which == "all_reduce") return plane.all_reduce(in, 9, DataType::kF32, ReduceOp::kSum, soon());
   if (which == "all_reduce_into") return plane.all_reduce_into(out, in, 9, DataType::kF32, ReduceOp::kSum, soon());
   if (which == "all_to_all") return plane.all_to_all(out, counts, in, counts, DataType::kF32, soon());
   if (which.starts_with("all_gather")) return plane.all_gather(out, in, counts, DataType::kF32, soon());
@@ -105,23 +106,31 @@ TEST_P(NcclFault, ARankThatStaysAwayIsWaitedForUntilTheDeadlineAndAbortEndsTheWo
   });
 }
 
-TEST_P(NcclFault, ALostPeerEndsTheWait) {
-  on_connected_ranks(3, {}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
-    comm::DevicePlane& plane = communicator.device();
-    const auto memory = plane.allocate(1000, soon());
-    communicator.control().barrier(soon());
-    if (rank.rank == 2) {
-      rank.hub.lose_a_rank();
-    } else {
-      const std::string error = error_of([&] {
-        enqueue(GetParam(), plane, memory->bytes(), 3);
-        plane.complete("step 3", soon());
-      });
-      EXPECT_TRUE(error.starts_with("peer_lost: ")) << error;
+TEST_P(NcclFault, ALostPeerEndsTheWaitAndAbortEndsTheWork) {
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    const GpuOutcome outcome =
+        on_connected_ranks(3, {.seed = seed}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+          comm::DevicePlane& plane = communicator.device();
+          const auto memory = plane.allocate(1000, soon());
+          communicator.control().barrier(soon());
+          const auto operate = [&] {
+            enqueue(GetParam(), plane, memory->bytes(), 3);
+            plane.complete("step 3", soon());
+          };
+          if (rank.rank == 2) {
+            rank.hub.lose_a_rank();
+          } else {
+            expect_error(Errc::kPeerLost, "remote process exited", operate);
+          }
+          plane.abort();
+          rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
+          EXPECT_THROW(plane.check(), Error);
+          EXPECT_THROW(operate(), Error);
+        });
+    for (const char* const abort : {"abort 0", "abort 1", "abort 2"}) {
+      EXPECT_EQ(logged(outcome, abort), 1) << outcome.text();
     }
-    plane.abort();
-    rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
-  });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NcclFault, ::testing::ValuesIn(kOperations));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import resource
 import sqlite3
 import subprocess
@@ -47,6 +48,16 @@ def call(*words: object, code: int | None = None) -> tuple[int, str, str]:
             returned = int(end.code or 0)
     assert code in (None, returned), f"exit code {returned} of {words}\n{out.getvalue()}\n{err.getvalue()}"
     return returned, out.getvalue(), err.getvalue()
+
+
+def refused(pattern: str, *words: object, code: int = 2) -> None:
+    """Runs a command of hvdb in this process. It must end with `code` and one printable line that matches `pattern`.
+
+    Errors: AssertionError.
+    """
+    _, out, err = call(*words, code=code)
+    line = err.removesuffix("\n")
+    assert not out and line.isprintable() and re.search(pattern, line), f"{words}: {out!r} {err!r}, not '{pattern}'"
 
 
 def alter(path: Path, *statements: str, values: object = ()) -> None:

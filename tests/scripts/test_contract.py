@@ -165,11 +165,6 @@ class ContractTest(SharedFolderTest):
         self.assertGreater(total, 0.5 * mean)
         self.assertTrue(plot_profile.draw(run, self.folder / "profile.png").exists())
 
-    def test_json_holds_the_same_runs(self) -> None:
-        document = json.loads(self.launch(["--json", "--no-db"]))
-        self.assertIsInstance(document, dict)
-        self.assertFalse((self.folder / "hvd_bench.db").exists())
-
     def test_the_recorded_command_line_runs_again(self) -> None:
         script = SCRIPTS / "rerun"
         done = execute(script, self.phase("full").uuid, self.db, "--execute", timeout=HANG, code=0)

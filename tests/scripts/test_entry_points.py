@@ -34,11 +34,20 @@ chmod +x "$3/bin/pip"
 
 
 class EntryPointTest(FolderTest):
-    def checkout(self) -> Path:
-        """Copies the scripts into a new repository. Returns the repository's folder."""
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = f"{self.folder / 'bin'}:{os.environ['PATH']}"  # where program() puts stand-ins
+
+    def checkout(self, **stand_ins: str) -> Path:
+        """Copies the scripts into a new repository. Returns the repository's folder.
+
+        stand_ins: name of a script in scripts/ -> the text, without its first line, of the script in its place.
+        """
         copy = self.folder / "checkout"
         shutil.copytree(SCRIPTS, copy / "scripts")
         shutil.copytree(REPOSITORY / ".ci", copy / ".ci")
+        for name, text in stand_ins.items():
+            (copy / "scripts" / name).write_text("#!/usr/bin/env bash\n" + text, encoding="utf-8")
         shell("git init -q . && git add -A", copy, code=0)
         return copy
 
@@ -46,10 +55,15 @@ class EntryPointTest(FolderTest):
         """Makes an executable with this text in self.folder / bin."""
         executable(self.folder / "bin" / name, text)
 
+    def link_programs(self, *names: str) -> None:
+        """Puts programs of this machine into self.folder / bin, which is then the whole PATH of a bare machine."""
+        (self.folder / "bin").mkdir(exist_ok=True)
+        for name in names:
+            (self.folder / "bin" / name).symlink_to(shutil.which(name))
+
     @unittest.skipUnless(shutil.which("shellcheck"), "needs shellcheck")
     def test_the_last_line_counts_and_a_failure_fails(self) -> None:
-        copy = self.checkout()
-        (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
+        copy = self.checkout(install_deps="")
         good = shell("scripts/test --only shell", copy, code=0)
         self.assertEqual(good.stdout.splitlines()[-1], "1 passed, 0 failed")
         (copy / "scripts" / "bad.sh").write_text("#!/usr/bin/env bash\nrm -rf $1/*\n", encoding="utf-8")
@@ -58,17 +72,10 @@ class EntryPointTest(FolderTest):
         self.assertIn("SC2086", bad.stderr)
         self.assertIn("run it alone: scripts/test --only shell", bad.stderr)
 
-    def test_a_failing_build_is_counted_and_its_tests_are_not_run(self) -> None:
-        copy = self.checkout_with_build("echo no compiler\nexit 1\n")
-        done = shell("scripts/test --quick", copy, code=1)
-        self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
-        self.assertIn("no compiler", done.stderr)
-
     def test_each_size_chooses_its_tests(self) -> None:
         asked = self.folder / "asked"
-        copy = self.checkout_with_build(f'echo "build $*" >>{asked}\n')
+        copy = self.checkout(install_deps="", build=f'echo "build $*" >>{asked}\n')
         self.program("ctest", f'#!/bin/sh\necho "ctest $*" >>{asked}\nexit 1\n')
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for command, target, chosen in (
             ("scripts/test --quick", "release --target quick_tests ", "-L unit|quick -LE slow|long"),
             ("scripts/test --only release", "release ", "-LE long"),
@@ -77,31 +84,35 @@ class EntryPointTest(FolderTest):
         ):
             with self.subTest(command):
                 asked.unlink(missing_ok=True)
-                shell(command, copy, PATH=path)
+                shell(command, copy, PATH=self.path)
                 build, tests = asked.read_text(encoding="utf-8").splitlines()
                 self.assertEqual(build, f"build {target}-DHVD_WERROR=ON")
                 self.assertEqual(tests.partition("--test-output-size-failed 1000000")[2].strip(), chosen)
 
     def test_that_the_gpu_code_is_not_compiled_is_said_once(self) -> None:
         line = "not compiled: no CUDA Toolkit 12.0 or newer; scripts/install_deps --cuda fetches one"
-        copy = self.checkout_with_build(f"echo '--   GPU code    {line}'\n")
+        copy = self.checkout(install_deps="", build=f"echo '--   GPU code    {line}'\n")
         done = shell("scripts/test --quick", copy)
         self.assertEqual(done.stdout.count("GPU code"), 1)
         self.assertIn(f"\nGPU code is {line}\n", done.stdout)
         (copy / "scripts" / "build").write_text("#!/bin/sh\necho '--   GPU code    kernels for sm_80;90'\n")
         self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
-    def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
-        # The first build fails. The second build kills its parent, the process of scripts/test that waits for it.
-        for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):
-            copy = self.checkout_with_build(build)
-            done = shell("scripts/test --only asan", copy, code=1)
-            self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
-            self.assertIn("no compiler", done.stderr)
-            shutil.rmtree(copy)
+    def test_a_failing_build_is_counted_and_its_tests_are_not_run(self) -> None:
+        """The last build kills its parent, the process of scripts/test that waits for it."""
+        for stage, build in (
+            ("--quick", "echo no compiler\nexit 1\n"),
+            ("--only asan", "echo no compiler\nexit 1\n"),  # beside the tests
+            ("--only asan", "echo no compiler\nkill -9 $PPID\n"),
+        ):
+            with self.subTest(stage, build=build):
+                shutil.rmtree(self.folder / "checkout", ignore_errors=True)
+                done = shell(f"scripts/test {stage}", self.checkout(install_deps="", build=build), code=1)
+                self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
+                self.assertIn("no compiler", done.stderr)
 
     def test_an_interrupted_run_leaves_no_build_behind(self) -> None:
-        copy = self.checkout_with_build(f"echo $$ >{self.folder}/pid\nexec sleep 100\n")
+        copy = self.checkout(install_deps="", build=f"echo $$ >{self.folder}/pid\nexec sleep 100\n")
         running = subprocess.Popen(["scripts/test", "--only", "asan"], cwd=copy, stdout=subprocess.DEVNULL)
         self.addCleanup(running.kill)
         note = self.folder / "pid"
@@ -111,19 +122,10 @@ class EntryPointTest(FolderTest):
         process = Path("/proc", note.read_text().strip())
         eventually(lambda: not process.exists())
 
-    def checkout_with_build(self, script: str) -> Path:
-        """Makes a checkout with `script` as scripts/build and a scripts/install_deps that does nothing."""
-        copy = self.checkout()
-        (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
-        (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\n" + script, encoding="utf-8")
-        return copy
-
     def test_the_quickstart_builds_what_it_runs_and_a_build_all(self) -> None:
-        copy = self.checkout()
-        (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
+        copy = self.checkout(install_deps="")
         log = self.folder / "cmake.txt"
         self.program("cmake", f'#!/bin/sh\necho "$@" >>{log}\n')
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for command, configured, built in (
             # ends here, because there is no program
             (
@@ -135,20 +137,17 @@ class EntryPointTest(FolderTest):
             ("scripts/build dev -DX=Y", "dev -DX=Y", "dev"),
             ("scripts/build dev --target a_test -DX=Y", "dev -DX=Y", "dev --target a_test"),
         ):
-            shell(command, copy, PATH=path)
+            shell(command, copy, PATH=self.path)
             self.assertEqual(log.read_text().splitlines(), [f"--preset {configured}", f"--build build/{built}"])
             log.unlink()
-        nameless = shell("scripts/build dev --target", copy, PATH=path)
+        nameless = shell("scripts/build dev --target", copy, PATH=self.path)
         self.assertNotEqual(nameless.returncode, 0)
         self.assertIn("--target needs a name", nameless.stderr)
         self.assertFalse(log.exists())
 
     def test_the_quickstart_profiles_the_batch_that_was_fitted(self) -> None:
-        copy = self.checkout()
-        for script in ("install_deps", "build"):
-            (copy / "scripts" / script).write_text("#!/usr/bin/env bash\n", encoding="utf-8")
-        for script in ("efficiency", "plot", "report"):
-            (copy / "scripts" / script).write_text("#!/usr/bin/env bash\necho shown\n", encoding="utf-8")
+        shows = dict.fromkeys(("efficiency", "plot", "report"), "echo shown\n")
+        copy = self.checkout(install_deps="", build="", **shows)
         fitted = SessionSpec(batch_size=1, columns={"image_size": 192})
         fitted.provenance["sgd.learning_rate"] = ("0.0025", 0)
         make(self.folder / "fitted.db", fitted)
@@ -165,7 +164,7 @@ cp {self.folder / "fitted.db"} "$2"
             ("scripts/quickstart --long", "--batch-size 4 --max-time 100 "),
         ):
             log.unlink(missing_ok=True)
-            done = shell(command, copy, 0, PATH=f"{self.folder / 'bin'}:{os.environ['PATH']}")
+            done = shell(command, copy, 0, PATH=self.path)
             self.assertEqual(done.stdout.splitlines().count("shown"), 3, done.stdout)
             asked = log.read_text(encoding="utf-8").splitlines()
             self.assertEqual(len(asked), 6, asked)
@@ -174,9 +173,7 @@ cp {self.folder / "fitted.db"} "$2"
                 self.assertIn("--profile --threads 1 --batch-size 1 --image-size 192 --learning-rate 0.0025 ", profiled)
 
     def test_missing_packages_of_the_scripts_end_the_quickstart(self) -> None:
-        copy = self.checkout_with_build("true\n")
-        failing = '#!/usr/bin/env bash\n[ "$1" != --scripts ] || { echo no matplotlib; exit 2; }\n'
-        (copy / "scripts" / "install_deps").write_text(failing, encoding="utf-8")
+        copy = self.checkout(install_deps='[ "$1" != --scripts ] || { echo no matplotlib; exit 2; }\n', build="")
         done = shell("scripts/quickstart", copy, 2)
         self.assertIn("no matplotlib", done.stderr)
 
@@ -189,8 +186,8 @@ cp {self.folder / "fitted.db"} "$2"
         for script, code, counted in ends:
             with self.subTest(script):
                 shutil.rmtree(self.folder / "checkout", ignore_errors=True)
-                copy = self.checkout_with_build("")
-                (copy / "scripts/lib/bare_debian.sh").write_text(f"#!/bin/sh\necho $1\n{script}\n", encoding="utf-8")
+                stand_ins = {"install_deps": "", "build": "", "lib/bare_debian.sh": f"echo $1\n{script}\n"}
+                copy = self.checkout(**stand_ins)
                 done = shell("scripts/test --only bare --all-releases", copy, code)
                 both = [line.split(maxsplit=2)[2] for line in done.stdout.splitlines() if line.startswith("bare-")]
                 self.assertEqual(both, [counted, counted], done.stdout)
@@ -216,7 +213,7 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         self.program("qemu-aarch64-static", emulator)
         self.program("mpirun", '#!/bin/sh\nwhile [ "${1##*/}" != qemu-aarch64-static ]; do shift; done; exec "$@"\n')
         command = shlex.join([str(SCRIPTS / "maintain" / "try_arm"), "--folder", str(self.folder / "arm"), *arguments])
-        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
+        environment = {"PATH": self.path, **environment}
         return shell(command, self.folder, LOG=str(self.folder / "log.txt"), **environment)
 
     @unittest.skipUnless("VERSION_CODENAME=" in Path("/etc/os-release").read_text(encoding="utf-8"), "needs Debian")
@@ -254,31 +251,21 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
 
     def test_one_core_makes_room_for_two_ranks_in_open_mpi_4_and_5(self) -> None:
         asks = "source scripts/lib/shell.sh; hvd_prepare_mpi; env | grep -oE '^(OMPI|PRTE)_MCA_[^=]*=.*' | sort"
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for cores, set_here in (
             (1, ["OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"]),
             (2, []),
         ):
             self.program("nproc", f"#!/bin/sh\necho {cores}\n")
-            done = shell(f"unset ${{!OMPI_MCA_@}} ${{!PRTE_MCA_@}}; {asks}", REPOSITORY, PATH=path)
+            done = shell(f"unset ${{!OMPI_MCA_@}} ${{!PRTE_MCA_@}}; {asks}", REPOSITORY, PATH=self.path)
             variables = [line for line in done.stdout.splitlines() if "yield_when_idle" not in line]
             self.assertEqual(variables, set_here, done.stderr)
-
-    def test_a_python_without_numpy_is_passed_over(self) -> None:
-        self.program("python3", "#!/bin/sh\nexit 1\n")
-        script = 'source scripts/lib/python.sh && hvd_choose_python && echo "$HVD_PYTHON"'
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        done = shell(script, REPOSITORY, PATH=path, HVD_PYTHON="", code=0)
-        self.assertNotIn(str(self.folder), done.stdout)
-        check = "import numpy, matplotlib"
-        self.assertEqual(shell(f"{done.stdout.strip()} -c '{check}'", REPOSITORY).returncode, 0)
 
     def test_a_newer_python_beside_python3_is_found(self) -> None:
         """As on RHEL 9, where python3 is 3.9: the stand-in for it fails whenever it is asked, and the other never."""
         copy = self.checkout()
         self.program("python3", "#!/bin/sh\nexit 1\n")
         self.program("python3.14", '#!/bin/sh\n[ $# = 2 ] || echo "newer $3 $4"\n')
-        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "HVD_PYTHON": ""}
+        environment = {"PATH": self.path, "HVD_PYTHON": ""}
         for command in ("efficiency", "campaign", "--help"):
             started = shell(f"source scripts/lib/python.sh; hvd_exec {command}", copy, code=0, **environment)
             self.assertEqual(started.stdout, f"newer hvdb {command}\n")
@@ -299,16 +286,13 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
     def test_without_pypi_all_but_ruptures_is_installed(self) -> None:
         copy = self.checkout()
         self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        done = shell("scripts/install_deps --tests", copy, PATH=path, PIP_NO_INDEX="1", code=0)
+        done = shell("scripts/install_deps --tests", copy, PATH=self.path, PIP_NO_INDEX="1", code=0)
         self.assertIn("missing: ruptures, into build/python (1 MB): ruptures==", done.stdout)
         self.assertRegex(done.stderr, "could not be installed from PyPI.*\n.*going on without ruptures")
         self.assertFalse((copy / "build" / "python").exists())
 
     def test_other_systems_get_a_list(self) -> None:
-        for name in ("bash", "dirname", "readlink", "cat", "id", "env"):
-            (self.folder / "bin").mkdir(exist_ok=True)
-            (self.folder / "bin" / name).symlink_to(shutil.which(name))
+        self.link_programs("bash", "dirname", "readlink", "cat", "id", "env")
         done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"), code=2)
         for what in ("C++20", "MPI", "oneDNN", "SQLite"):
             self.assertIn(what, done.stderr)
@@ -319,23 +303,22 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n")
         # This Python makes a venv whose pip downloads nothing. The pip only creates the files that wheels would bring.
         self.program("python3", VENV_WITH_A_PIP)
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=path, code=0)
+        dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=self.path, code=0)
         self.assertIn("missing: CUDA, into build/cuda-toolkit", dry.stdout)
         self.assertIn("nvidia-cuda-nvcc==13.0.88", dry.stdout)
         self.assertFalse((copy / "build").exists())
 
-        failed = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1", code=2)
+        failed = shell("scripts/install_deps --cuda", copy, PATH=self.path, PIP_FAILS="1", code=2)
         self.assertIn("could not be installed from PyPI", failed.stderr)
         self.assertFalse((copy / "build" / "cuda-toolkit").exists())
 
-        shell("scripts/install_deps --cuda", copy, PATH=path, code=0)
+        shell("scripts/install_deps --cuda", copy, PATH=self.path, code=0)
         toolkit = copy / "build" / "cuda-toolkit"
         for file in ("bin/nvcc", "include/cudnn.h", "lib/libcudart.so.13", "lib/libcudart.so", "lib64/libnccl.so"):
             self.assertTrue((toolkit / file).exists(), file)
         self.assertEqual((toolkit / "lib" / "libcudnn.so").readlink(), Path("libcudnn.so.9"))
         self.assertTrue((toolkit / "licences" / "nvidia_cudnn_cu13-9.dist-info").is_dir())
-        again = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
+        again = shell("scripts/install_deps --cuda", copy, PATH=self.path, PIP_FAILS="1")
         self.assertEqual((again.returncode, again.stdout.splitlines()[-1]), (0, "CUDA is there: build/cuda-toolkit"))
 
         shutil.rmtree(copy / "build")
@@ -343,18 +326,16 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         # An empty hvd_system_prefixes hides the CUDA libraries of this machine.
         asks = "source scripts/lib/cuda_wheels.sh; hvd_system_prefixes=(); hvd_machine_has_cuda"
         for header in ("cudnn_backend.h", "nccl.h"):
-            alone = shell(asks, copy, PATH=path)
+            alone = shell(asks, copy, PATH=self.path)
             self.assertEqual((alone.returncode, alone.stdout), (1, ""))
             self.assertIn(f"there is {self.folder}/bin/nvcc, but no {header}: ", alone.stderr)
             (self.folder / "include").mkdir(exist_ok=True)
             (self.folder / "include" / header).touch()
-        second = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
+        second = shell("scripts/install_deps --cuda", copy, PATH=self.path, PIP_FAILS="1")
         self.assertEqual(second.stdout.splitlines()[-1], f"CUDA is there: {self.folder}/bin/nvcc")
 
     def test_without_root_or_sudo_it_says_what_to_ask_for(self) -> None:
-        for name in ("bash", "dirname", "readlink", "cat", "env"):
-            (self.folder / "bin").mkdir(exist_ok=True)
-            (self.folder / "bin" / name).symlink_to(shutil.which(name))
+        self.link_programs("bash", "dirname", "readlink", "cat", "env")
         self.program("dpkg-query", "#!/bin/bash\nexit 1\n")
         self.program("apt-get", "#!/bin/bash\necho must not be called; exit 1\n")
         self.program("id", "#!/bin/bash\necho 1000\n")
@@ -363,8 +344,7 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         self.assertNotIn("must not be called", done.stdout)
 
     def test_a_peer_that_cannot_be_installed_leaves_the_others(self) -> None:
-        checkout = self.folder / "checkout"
-        shutil.copytree(SCRIPTS, checkout / "scripts")
+        checkout = self.checkout()
         self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
         lines = (checkout / "scripts" / "install_deps").read_text(encoding="utf-8")
         table = lines.partition("peer_table='")[2].partition("'")[0].splitlines()
@@ -372,8 +352,9 @@ case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
         for name, _, _, _, wheels in (line.split("|") for line in table):
             if name != "mpich":
                 executable(checkout / "build" / "peers" / name / "wheels.txt", f"{wheels}\n")
-        path = f"{self.folder}/bin:{os.environ['PATH']}"
-        done = shell("scripts/install_deps --peers", checkout, PATH=path, PIP_NO_INDEX="1", PIP_FIND_LINKS="", code=2)
+        done = shell(
+            "scripts/install_deps --peers", checkout, PATH=self.path, PIP_NO_INDEX="1", PIP_FIND_LINKS="", code=2
+        )
         self.assertIn("could not be installed: MPICH 5.0;", done.stderr)
         self.assertIn("oneCCL 2021.15 is there: build/peers/oneccl", done.stdout)
         self.assertFalse((checkout / "build" / "peers" / "mpich").exists())

@@ -13,7 +13,7 @@ import numpy as np
 import tomllib
 from PIL import Image
 
-from harness import FolderTest, call
+from harness import FolderTest, call, refused
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb.base.errors import HvdbError
@@ -63,11 +63,8 @@ class HistoryCase(FolderTest):
         self.assertEqual(document["exit_code"], code)
         return document
 
-    def refused(self, message: str, *words: object, code: int = 2) -> None:
-        said = self.history(*words, code=code)
-        self.assertRegex(said, message)
-        self.assertNotIn("Traceback", said)
-        self.assertEqual(said.strip().count("\n"), 0, said)
+    def refused(self, message: str, *words: object) -> None:
+        refused(message, "history", *words)
 
 
 class VerdictTest(HistoryCase):

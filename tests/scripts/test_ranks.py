@@ -16,7 +16,7 @@ from limits import HANG, slowness
 from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
-from harness import FolderTest, call, execute
+from harness import FolderTest, call, execute, refused
 from synthetic_store import SessionSpec, make
 
 from hvdb.judge import rank_work, slow_ranks
@@ -276,9 +276,7 @@ class StoreTest(FolderTest):
         return out, err
 
     def refused(self, message: str, *words: object, code: int) -> None:
-        out, err = self.call(*words, code=code)
-        self.assertEqual((out, err.count("\n")), ("", 1), err)
-        self.assertRegex(err, message)
+        refused(message, "ranks", self.db, *words, code=code)
 
     def test_a_slow_rank_is_named(self) -> None:
         uuid = self.make(slow=[5])
@@ -430,14 +428,6 @@ class StoreTest(FolderTest):
         self.change("UPDATE sample SET data = substr(data, 1, 320), count = 40 WHERE rank = 3")
         out, _ = self.call("--incomplete", code=1)
         self.assertIn("\nnote: some ranks have up to 20 samples more than others; the first 40 of each are used", out)
-
-    def test_a_damaged_store(self) -> None:
-        self.make()
-        self.change("UPDATE sample SET data = ?, count = 1 WHERE rank = 2", np.array([np.nan]).tobytes())
-        self.refused("a.db: damaged: .*, 2, step_seconds holds nan", code=2)
-        self.db.write_bytes(b"no store")
-        self.refused("a.db: ", code=2)
-        self.refused("no run starts with 'zz'|a.db", "--run", "zz", code=2)
 
     def test_hosts_that_are_not_known(self) -> None:
         self.make(slow=[5])

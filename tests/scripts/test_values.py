@@ -1,4 +1,7 @@
-"""Tests stores with impossible values. Every reader and merge must refuse the same files, by name and in one line."""
+"""Tests stores with impossible values. Every reader and merge must refuse the same files, by name and in one line.
+
+ReadersTest runs the commands. The other tests call the check that ReadersTest finds in all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ import sqlite3
 import struct
 import unittest
 import unittest.mock
+from collections.abc import Mapping
 
 import numpy as np
 from limits import HANG
 
-from harness import SCRIPTS, FolderTest, call, execute
+from harness import SCRIPTS, FolderTest, call, execute, refused
 from synthetic_store import CollSpec, SessionSpec, add_coll, add_session, make, operation
 
 from hvdb.base.errors import StoreError
@@ -23,9 +27,14 @@ from hvdb.read import merge, runs, untrusted, values
 from hvdb.show import tables
 
 NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"
+SPEC = SessionSpec(steps=5, operations=[operation(0)])
 
 
 class Stores(FolderTest):
+    """A test with a good store, and the place of a bad one. SPECS: the sessions in the good store."""
+
+    SPECS: tuple[SessionSpec | CollSpec, ...] = (SessionSpec(steps=5, operations=[operation(0)], replicates=0.01),)
+
     def setUp(self) -> None:
         super().setUp()
         no_wait = unittest.mock.patch("os.fsync")  # saves time: no file here must survive a power failure
@@ -33,7 +42,7 @@ class Stores(FolderTest):
         self.addCleanup(no_wait.stop)
         self.good, self.bad = self.folder / "good.db", self.folder / "bad.db"
         self.out = self.folder / "out.db"
-        self.runs = make(self.good, SessionSpec(steps=5, operations=[operation(0)], replicates=0.01))[0]
+        self.made = make(self.good, *self.SPECS)
 
     def change(self, *statements: str, values: tuple = (), afresh: bool = True) -> None:
         """Copies the good store to the bad store (unless afresh=False). Changes the bad store, ignoring its schema."""
@@ -47,19 +56,58 @@ class Stores(FolderTest):
         connection.close()
 
     def refused(self, message: str) -> None:
-        """Asserts that efficiency, report and merge refuse the bad store with one line, and that merge can leave the
-        store out."""
-        for words in (("efficiency", self.bad), ("report", self.bad), ("merge", "-o", self.out, self.bad)):
-            _, _, err = call(*words, code=2)
-            self.assertRegex(err, f"bad.db: {message}")
-            self.assertEqual(len(err.splitlines()), 1, err)
-            self.assertTrue(err.strip().isprintable(), err)
-        self.assertFalse(self.out.exists())
-        outcome = merge.merge(self.out, [self.good, self.bad], skip_damaged=True)
-        self.assertEqual((outcome.added, len(outcome.left_out)), (3, 1))
-        self.assertIn("bad.db", outcome.left_out[0])
-        self.assertEqual(len(runs.load([self.out])), 3, "what merge made can be read")
-        self.out.unlink()
+        """Asserts that the bad store is refused in one printable line that matches `message`."""
+        with self.assertRaises(StoreError) as refusal:
+            runs.load([self.bad])
+        self.assertRegex(str(refusal.exception), f"bad.db: {message}")
+        self.assertTrue(str(refusal.exception).isprintable(), refusal.exception)
+
+    def refuses_each(self, cases: Mapping[str, str], message: str = "damaged: .*{}") -> None:
+        """Changes the good store by each of `cases` alone. cases: statement -> what stands for {} in `message`."""
+        for change, expected in cases.items():
+            with self.subTest(change):
+                self.change(change)
+                self.refused(message.format(expected))
+
+
+class ReadersTest(Stores):
+    SPECS = (SessionSpec(steps=5), CollSpec())
+
+    def test_every_command_refuses_the_same_in_one_line(self) -> None:
+        """One store for each part of the check: a schema, a value, a text, a blob, and rows that contradict others."""
+        output = self.folder / "output"
+        commands = (
+            ("efficiency", self.bad),
+            ("report", self.bad),
+            ("plot", self.bad, "--out", output),
+            ("ranks", self.bad),
+            ("compare", self.good, self.bad),
+            ("history", self.bad),
+            ("rerun", self.made[0]["full"], self.bad),
+            ("reproduce", "horovod-512", "--db", self.bad),
+            ("export", self.bad, "--jsonl", output),
+            ("collectives", self.bad, "--out", output),
+            ("merge", "-o", self.out, self.bad),
+            ("merge", "-o", self.out, self.good, self.bad),
+        )
+        for change, message in (
+            ("CREATE VIEW more AS SELECT 1", "holds a view 'more'"),
+            ("UPDATE run SET nodes = -1", "damaged: table 'run', row [0-9a-f-]{36}: .*nodes -1"),
+            ("UPDATE coll_cell SET seconds = 0.0", "damaged: table 'coll_cell', .*seconds 0.0"),
+            (f"UPDATE run SET model = {NOT_TEXT}", "damaged: .*not UTF-8 text"),
+            ("UPDATE sample SET data = zeroblob(40)", "damaged: .* step_seconds holds 0, which is not a time"),
+            ("UPDATE rank SET rank = 7 WHERE rank = 1", "damaged: run .* has a rank 7, but 2 ranks"),
+        ):
+            self.change(change)
+            for words in commands:
+                with self.subTest(change, command=words[0]):
+                    refused(f"bad.db: {message}", *words)
+            self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["bad.db", "good.db"])
+            outcome = merge.merge(self.out, [self.good, self.bad], skip_damaged=True)
+            self.assertEqual((outcome.added, outcome.coll_added, len(outcome.left_out)), (3, 1, 1))
+            self.assertIn("bad.db", outcome.left_out[0])
+            self.assertEqual(len(runs.load([self.out])), 3, "what merge made can be read")
+            self.out.unlink()
 
 
 class GrowingStoreTest(Stores):
@@ -68,27 +116,21 @@ class GrowingStoreTest(Stores):
     def setUp(self) -> None:
         super().setUp()
         shutil.copyfile(self.good, self.bad)
+        self.rng = np.random.default_rng(2)
         self.store = runs.GrowingStore(self.bad)
         self.first = self.store.load()
 
-    def grow(self, *statements: str) -> None:
+    def grow(self, *statements: str, spec: SessionSpec | CollSpec = SPEC) -> None:
         connection = sqlite3.connect(self.bad)
         with connection:
-            add_session(connection, SessionSpec(steps=5, operations=[operation(0)]), np.random.default_rng(2))
+            add = add_coll if isinstance(spec, CollSpec) else add_session
+            add(connection, spec, self.rng)
         connection.close()
         self.change(*statements, afresh=False)
 
-    def test_a_run_is_checked_and_read_once_and_as_load_reads_it(self) -> None:
+    def test_a_run_is_read_as_load_reads_it(self) -> None:
         self.grow()
-        with (
-            unittest.mock.patch.object(runs, "_read_run", wraps=runs._read_run) as read,
-            unittest.mock.patch.object(values, "fault", wraps=values.fault) as check,
-        ):
-            grown = self.store.load()
-            self.store.load()
-        self.assertEqual((len(grown), read.call_count, check.call_count), (6, 3, 2))
-        self.assertTrue(all(run in grown for run in self.first), "the same objects")
-        for run, same in zip(grown, runs.load([self.bad]), strict=True):
+        for run, same in zip(self.store.load(), runs.load([self.bad]), strict=True):
             self.assertEqual((run.columns, run.session, run.provenance), (same.columns, same.session, same.provenance))
             self.assertEqual(
                 (run.ranks, run.decomposition, run.operations), (same.ranks, same.decomposition, same.operations)
@@ -98,20 +140,15 @@ class GrowingStoreTest(Stores):
                 {kind: samples.highest for kind, samples in same.samples.items()},
             )
 
-    def test_collectives_are_not_read_again(self) -> None:
-        """Nobody reads them from a growing store, and there may be many."""
-        connection = sqlite3.connect(self.bad)
-        with connection:
-            add_coll(connection, CollSpec(), np.random.default_rng(3))
-        connection.close()
-        self.grow()
-        with (
-            unittest.mock.patch.object(values, "_copy", wraps=values._copy) as copied,
-            unittest.mock.patch.object(values, "_packed", wraps=values._packed) as packed,
-        ):
-            self.assertEqual(len(self.store.load()), 6)
-        self.assertEqual([call.args[2] for call in copied.call_args_list], list(untrusted.tables(1)))
-        self.assertEqual([call.args[0] for call in packed.call_args_list], ["sample"])
+    def test_a_run_is_checked_and_read_once_and_collectives_never(self) -> None:
+        """What was read is damaged, so a second check would refuse the store, and a second reading would differ."""
+        self.grow("UPDATE run SET nodes = -1 WHERE rowid <= 3", "UPDATE sample SET data = x'' WHERE rowid = 1")
+        self.grow("UPDATE coll_cell SET seconds = -1.0", spec=CollSpec())
+        grown = self.store.load()
+        self.assertEqual(len(grown), 6)
+        self.assertLessEqual(set(map(id, self.first)), set(map(id, grown)), "the same objects")
+        self.assertEqual(list(map(id, self.store.load())), list(map(id, grown)))
+        self.refused("damaged: .*nodes -1")
 
     def test_a_run_that_was_running_is_read_again(self) -> None:
         self.grow("UPDATE run SET status = 'running' WHERE rowid = 6")
@@ -187,10 +224,7 @@ class ValuesTest(Stores):
             "sample SET count = -1 WHERE rank = 1": "count -1",
             "sample SET count = 4 WHERE rank = 1": ": length.data. = 8 [*] count .count 4, length.data. 40.;",
         }
-        for change, message in cases.items():
-            with self.subTest(change):
-                self.change(f"UPDATE {change}")
-                self.refused(f"damaged: .*{message}")
+        self.refuses_each({f"UPDATE {change}": message for change, message in cases.items()})
 
     def test_samples_that_are_no_times(self) -> None:
         for value in (float("nan"), float("inf"), -1.0, 0.0, 1e300):
@@ -240,23 +274,18 @@ class ValuesTest(Stores):
         self.refused("damaged: run .* is complete and has no step time")
 
     def test_text_that_is_none(self) -> None:
-        for place in ("run SET model", "session SET command_line", "provenance SET value", "rank SET host"):
-            for text, message in ((NOT_TEXT, "not UTF-8 text"), ("'a' || char(0) || 'b'", "not UTF-8 text")):
-                with self.subTest(f"{place} = {text}"):
-                    self.change(f"UPDATE {place} = {text}")
-                    self.refused(f"damaged: .*{message}")
-
-    def test_text_that_is_none_before_a_value_that_is_wrong(self) -> None:
+        places = ("run SET model", "session SET command_line", "provenance SET value", "rank SET host")
+        for text in (NOT_TEXT, "'a' || char(0) || 'b'"):
+            self.refuses_each({f"UPDATE {place} = {text}": "not UTF-8 text" for place in places})
         self.change(f"UPDATE run SET model = {NOT_TEXT} WHERE rowid = 1", "UPDATE run SET nodes = -1 WHERE rowid = 3")
         self.refused("damaged: table 'run' holds text that is not UTF-8;")
 
     def test_an_interval_has_two_ends(self) -> None:
-        for end in ("low", "high"):
-            with self.subTest(end):
-                self.change(f"UPDATE decomposition SET {end} = NULL WHERE component = 'update'")
-                self.refused("damaged: .*, update: .*.low IS NULL. = .high IS NULL.")
-        self.change("UPDATE run SET step_seconds_low = NULL")
-        self.refused("damaged: .*.step_seconds_low IS NULL. = .step_seconds_high IS NULL.")
+        one_end = "UPDATE decomposition SET {} = NULL WHERE component = 'update'"
+        no_interval = ", update: .*.low IS NULL. = .high IS NULL."
+        cases = {one_end.format(end): no_interval for end in ("low", "high")}
+        cases["UPDATE run SET step_seconds_low = NULL"] = ".step_seconds_low IS NULL. = .step_seconds_high IS NULL."
+        self.refuses_each(cases)
         self.change("UPDATE decomposition SET low = NULL, high = NULL")
         self.assertEqual(call("report", self.bad)[0], 0)
 
@@ -284,7 +313,7 @@ class ValuesTest(Stores):
 
     def test_a_run_without_samples_that_is_named(self) -> None:
         self.change("UPDATE run SET step_seconds = NULL, status = 'incomplete'", "DELETE FROM sample")
-        run = self.runs["full"][:8]
+        run = self.made[0]["full"][:8]
         for command in ("efficiency", "report", "plot"):
             code, _, err = call(command, self.bad, "--run", run)
             self.assertEqual(code, 2, err)
@@ -293,10 +322,8 @@ class ValuesTest(Stores):
     def test_names_that_are_none(self) -> None:
         escape = "char(27) || '[2J12345678'"
         for place in ("run SET phase", "run SET uuid", "sample SET kind", "decomposition SET component"):
-            for text in (escape, NOT_TEXT, "'efficiency' || char(0)"):
-                with self.subTest(f"{place} = {text}"):
-                    self.change(f"UPDATE OR REPLACE {place} = {text}")
-                    self.refused("damaged: ")
+            texts = (escape, NOT_TEXT, "'efficiency' || char(0)")
+            self.refuses_each({f"UPDATE OR REPLACE {place} = {text}": "" for text in texts})
 
     def test_a_file_brings_its_own_schema(self) -> None:
         """The file's schema has no CHECK, no STRICT and no references, so readers must check the values themselves."""
@@ -308,7 +335,7 @@ class ValuesTest(Stores):
             ("UPDATE run SET session_uuid = 'aaaaaaaa'", "table 'run', row [0-9a-f-]{36} belongs to no session"),
             (
                 "UPDATE OR REPLACE rank SET run_uuid = char(27) || '[2J'",
-                "table 'rank', row .[[]2J, [01] belongs to no run",
+                "table 'rank', row .\\[2J, [01] belongs to no run",
             ),
             ("UPDATE sample SET data = 'text', count = 0", "another type than column sample.data"),
         ):
@@ -364,22 +391,16 @@ class ValuesTest(Stores):
 class SchemaTest(Stores):
     def test_what_would_run_an_expression_of_the_file(self) -> None:
         endless = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n)"
+        virtual = "rootpage = 0, sql = 'CREATE VIRTUAL TABLE rank USING fts5(a)'"
         cases = {
-            "holds a view 'rank'": ("DROP TABLE rank", f"CREATE VIEW rank AS SELECT {endless} AS rank"),
-            "holds a trigger 't'": ("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END",),
-            "holds a index 'i'": ("CREATE INDEX i ON run (abs(batch_size))",),
-            "its table 'run' lacks columns": (
-                "ALTER TABLE run ADD COLUMN more TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
-            ),
-            "holds a table 'rank'": (
-                "UPDATE sqlite_schema SET rootpage = 0, sql = 'CREATE VIRTUAL TABLE rank USING fts5(a)'"
-                " WHERE name = 'rank'",
-            ),
+            "CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END": "holds a trigger 't'",
+            "CREATE INDEX i ON run (abs(batch_size))": "holds a index 'i'",
+            "ALTER TABLE run ADD COLUMN more TEXT AS (hex(zeroblob(100000000)))": "its table 'run' lacks columns",
+            f"UPDATE sqlite_schema SET {virtual} WHERE name = 'rank'": "holds a table 'rank'",
         }
-        for message, statements in cases.items():
-            with self.subTest(message):
-                self.change(*statements)
-                self.refused(message)
+        self.refuses_each(cases, "{}")
+        self.change("DROP TABLE rank", f"CREATE VIEW rank AS SELECT {endless} AS rank")
+        self.refused("holds a view 'rank'")
 
     def test_comparisons_that_the_file_chose(self) -> None:
         """With the file's collation 'FULL' would equal the phase 'full', and UUIDs that differ in case would match."""
@@ -463,14 +484,14 @@ class CautionTest(Stores):
             self.assertEqual((code, err), (0, ""))
             shown = [line for line in out.splitlines() if "ote: caution: bf16 without AMX is slow; use fp32" in line]
             self.assertEqual(len(shown), 1, out)
-            self.assertIn(self.runs["solo"][:8], shown[0])
+            self.assertIn(self.made[0]["solo"][:8], shown[0])
 
     def test_runs_whose_loss_collapsed_count_in_no_comparison(self) -> None:
         self.caution("collapsed_loss", "the loss fell below a thousandth of its first", "phase <> 'solo'")
         code, out, _ = call("efficiency", self.good)
         self.assertEqual(code, 0)
         self.assertIn("left out: 2 whose loss collapsed (caution.collapsed_loss; --run shows them)", out)
-        self.assertNotIn(self.runs["full"][:8], out)
+        self.assertNotIn(self.made[0]["full"][:8], out)
         code, out, _ = call("reproduce", "horovod-512", "--db", self.good)
         self.assertIn("left out: 2 whose loss collapsed", out)
         code, out, _ = call("report", self.good)

@@ -195,6 +195,10 @@ TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
   EXPECT_NE(error_of("--model").find("--model"), std::string::npos);
   EXPECT_EQ(error_of("--model --batch-size 4"), "--model: the value is missing (found --batch-size)");
   EXPECT_NE(error_of("--algorithm tree").find("doubling"), std::string::npos);
+  for (const std::string command : {"coll", "simulate"}) {
+    EXPECT_NE(error_of("--ranks 2 " + command).find("'" + command + "' has options of its own and comes first"),
+              std::string::npos);
+  }
 }
 
 TEST(CommandLine, OfGpus) {

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "bench/world/ranks.h"
+#include "tests/base/errors.h"
 
 namespace hvd::bench::launch_test {
 namespace {
@@ -73,6 +74,13 @@ TEST(Launch, ARankThatIsNotInItsWorldIsRefused) {
       << "nobody else speaks";
 }
 
+TEST(Launch, ARankOutsideItsWorldIsRefusedUnderEveryLauncher) {
+  const Environment step{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "7"}};
+  EXPECT_EQ(refusal(step).find("SLURM_STEP_NUM_TASKS=1 contradicts SLURM_PROCID=7"), 0U) << refusal(step);
+  const Environment pmi{{"PMI_SIZE", "1"}, {"PMI_RANK", "3"}};
+  EXPECT_EQ(refusal(pmi).find("PMI_SIZE=1 contradicts PMI_RANK=3"), 0U) << refusal(pmi);
+}
+
 TEST(Launch, ARankThatIsNotMpisIsObjectedTo) {
   const Launch launch = detect_launch(kMpirun);
   EXPECT_EQ(rank_objection(launch, 2), "");
@@ -134,7 +142,7 @@ TEST(Launch, JsrunAndPmi) {
   EXPECT_EQ(pmi.launcher, Launcher::kPmi);
   EXPECT_EQ(pmi.size, 3);
   const Options options;
-  EXPECT_THROW(check_world(pmi, 1, options), Error);
+  test::expect_error(Errc::kInvalidArgument, {"PMI_SIZE=3", "separate world"}, [&] { check_world(pmi, 1, options); });
   EXPECT_NO_THROW(check_world(pmi, 3, options));
 }
 

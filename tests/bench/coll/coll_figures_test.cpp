@@ -15,22 +15,13 @@
 #include "bench/coll/result.h"
 #include "bench/coll/schedule.h"
 #include "bench/measure/median.h"
+#include "tests/bench/coll/coll_options.h"
 
 namespace hvd::bench::coll_figures_test {
 namespace {
 
 using namespace coll;
-
-testing::AssertionResult says(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "'" << part << "' is not in: " << text;
-}
-
-CollOptions small_options() {
-  CollOptions options;
-  options.sizes = {1024, 4096};
-  return options;
-}
+using test::says;
 
 TEST(CollSample, ArrivalAndTransferAreApart) {
   // Rank 0 starts at 0 ns and ends at 1000 ns. Rank 1 starts at 300 ns and ends at 1100 ns.
@@ -74,7 +65,7 @@ std::map<std::uint32_t, std::size_t> play(Schedule& schedule, const std::vector<
 }
 
 TEST(CollSchedule, EveryRoundVisitsEveryOpenCellInAnotherOrder) {
-  CollOptions options = small_options();
+  CollOptions options = test::sizes_only();
   const std::vector<Cell> cells = make_cells(options, 2, false);
   Schedule schedule(cells, rule());
   std::vector<std::vector<std::uint32_t>> orders;
@@ -184,7 +175,7 @@ TEST(CollSchedule, AColdFirstVisitDoesNotDecideTheBatch) {
 }
 
 TEST(CollSchedule, AnUnknownDurationGoesAloneSoThatASignalIsSeen) {
-  Schedule schedule(make_cells(small_options(), 2, true), rule());
+  Schedule schedule(make_cells(test::sizes_only(), 2, true), rule());
   EXPECT_EQ(schedule.next(0.05).size(), 1U);
 }
 

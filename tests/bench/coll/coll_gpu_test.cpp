@@ -9,7 +9,9 @@
 #include "bench/coll/session.h"
 #include "bench/world/cores.h"
 #include "engine/base/error.h"
+#include "tests/base/errors.h"
 #include "tests/base/patience.h"
+#include "tests/bench/coll/coll_options.h"
 #include "tests/bench/fake_gpus.h"
 
 namespace hvd::bench::coll_gpu_test {
@@ -17,25 +19,12 @@ namespace {
 
 using namespace coll;
 using namespace std::chrono_literals;
+using test::on_threads;
 
 CollOptions quick() {
-  CollOptions options;
+  CollOptions options = test::quick_coll();
   options.gpus = true;
-  options.collectives = {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
-  options.sizes = {64, 40000};
   options.types = {DataType::kF32, DataType::kF16};
-  options.warm = true;
-  options.warmup = 1;
-  options.max_seconds = 1e-3;
-  options.deadline = Patience(test::kNever);
-  return options;
-}
-
-/// The same session on ranks that are threads of this process.
-CollOptions on_threads(int ranks, CollOptions options) {
-  options.comm = CommBackend::kLoopback;
-  options.ranks = ranks;
-  options.startup_deadline = Patience(test::kNever);
   return options;
 }
 
@@ -87,28 +76,6 @@ TEST(CollOnGpus, FactsOfAllRanksAreGatheredAsInTraining) {
   const std::vector<RankCores> cores(2, rank_cores());
   const std::vector<std::string>& hosts = result.world.hosts;
   EXPECT_EQ(facts.contains("caution.few_cpus"), !few_cpus(share_cores(cores, hosts, 1), hosts).empty());
-}
-
-TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
-  test::FakeGpus gpus(3);
-  CollOptions options = quick();
-  options.max_seconds = 1000;
-  options.target_interval = 1e-9;
-  int looks = 0;
-  CollObserver observer;
-  observer.stop_requested = [&] {
-    if (++looks == 20) gpus.hub().lose_a_rank();
-    return std::string();
-  };
-  const auto begin = Clock::now();
-  try {
-    run_coll(on_threads(3, options), observer, &gpus);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("a peer is lost or gave up"), std::string::npos) << error.what();
-  }
-  EXPECT_LT(Clock::now() - begin, test::kAtOnce) << "nobody waits for the deadline";
-  EXPECT_EQ(gpus.hub().aborting(), 0);
 }
 
 CollOptions in_graphs(std::uint32_t launches) {
@@ -180,27 +147,34 @@ TEST(CollOnGpus, TimeOfAnOperationIsTheGpusNotTheHosts) {
   EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
 }
 
-/// NCCL's abort waits until the graphs with NCCL's kernels have been destroyed.
-TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
-  test::FakeGpus gpus(2);
-  CollOptions options = in_graphs(3);
-  options.max_seconds = 1000;
-  options.target_interval = 1e-9;
-  int looks = 0;
-  CollObserver observer;
-  observer.stop_requested = [&] {
-    if (++looks == 5) gpus.hub().lose_a_rank();  // by the fifth call four cells have graphs
-    return std::string();
-  };
-  const auto usual_begin = Clock::now();
-  test::FakeGpus good(2);
-  run_coll(on_threads(2, in_graphs(3)), {}, &good);
-  const auto begin = Clock::now();
-  const auto usual = begin - usual_begin;
-  EXPECT_THROW(run_coll(on_threads(2, options), observer, &gpus), Error);
-  EXPECT_LT(Clock::now() - begin, 9s + 4 * usual) << "a rank waits 10 s for NCCL to come back";
-  EXPECT_EQ(gpus.hub().aborting(), 0);
-  EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+struct LostRank {
+  int ranks;
+  CollOptions options;
+  int looks;  ///< calls of stop_requested() before the rank is lost
+};
+
+/// NCCL's abort waits until the graphs with NCCL's kernels have been destroyed. By the fifth look four cells have some.
+TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
+  for (LostRank lost : {LostRank{3, quick(), 20}, LostRank{2, in_graphs(3), 5}}) {
+    SCOPED_TRACE(std::to_string(lost.options.graph_launches) + " launches of a graph");
+    test::FakeGpus good(lost.ranks), gpus(lost.ranks);
+    const auto usual_begin = Clock::now();
+    run_coll(on_threads(lost.ranks, lost.options), {}, &good);
+    const auto usual = Clock::now() - usual_begin;
+    lost.options.max_seconds = 1000;
+    lost.options.target_interval = 1e-9;
+    CollObserver observer;
+    observer.stop_requested = [&] {
+      if (--lost.looks == 0) gpus.hub().lose_a_rank();
+      return std::string();
+    };
+    const auto begin = Clock::now();
+    test::expect_error(Errc::kPeerLost, "a peer is lost or gave up",
+                       [&] { run_coll(on_threads(lost.ranks, lost.options), observer, &gpus); });
+    EXPECT_LT(Clock::now() - begin, 9s + 4 * usual) << "a rank waits 10 s for NCCL to come back";
+    EXPECT_EQ(gpus.hub().aborting(), 0);
+    EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+  }
 }
 
 TEST(CollOnGpus, RegisteredMemoryIsComparedWithPlain) {

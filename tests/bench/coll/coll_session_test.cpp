@@ -16,6 +16,7 @@
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "tests/base/patience.h"
+#include "tests/bench/coll/coll_options.h"
 #include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_session_test {
@@ -23,29 +24,12 @@ namespace {
 
 using namespace coll;
 using namespace std::chrono_literals;
-
-/// Options of a session that takes only a few samples of each cell, even if the samples differ much.
-CollOptions quick() {
-  CollOptions options;
-  options.collectives = {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
-  options.sizes = {64, 40000};
-  options.warm = true;
-  options.warmup = 1;
-  options.max_seconds = 1e-3;
-  options.deadline = Patience(test::kNever);
-  return options;
-}
-
-/// The same session on ranks that are threads of this process.
-CollOptions on_threads(int ranks, CollOptions options) {
-  options.comm = CommBackend::kLoopback;
-  options.ranks = ranks;
-  return options;
-}
+using test::on_threads;
+using test::quick_coll;
 
 TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
-    const CollResult result = run_coll(on_threads(ranks, quick()), {});
+    const CollResult result = run_coll(on_threads(ranks, quick_coll()), {});
     EXPECT_EQ(result.world.ranks, ranks);
     // At each of two sizes, three operations have two cells (in place and out of place) and two operations have one
     // cell. The barrier has one cell.
@@ -68,7 +52,7 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
 }
 
 TEST(CollSession, NothingToMoveIsLegal) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.sizes = {0};
   for (const bool ragged : {false, true}) {
     options.ragged = ragged;
@@ -83,7 +67,7 @@ TEST(CollSession, NothingToMoveIsLegal) {
 }
 
 CollOptions crossovers(int ranks_per_node) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
                          MeasuredCollective::kAllGather};
   options.place = Place::kInPlace;
@@ -109,7 +93,7 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
     EXPECT_TRUE(cell.plane.starts_with(side.substr(side.find('=') + 1))) << side << " ran " << cell.plane;
   }
 
-  CollOptions later = quick();
+  CollOptions later = quick_coll();
   later.variants[0].comm.ranks_per_node = 1;
   EXPECT_EQ(run_coll(on_threads(3, later), {}).crossovers, std::nullopt);  // without a folder, no crossovers
   later.tuning_folder = (folder / "kept").string();
@@ -139,7 +123,7 @@ TEST(CollSession, OnOneHostThereAreNoCrossovers) {
 
 TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
-    CollOptions options = quick();
+    CollOptions options = quick_coll();
     options.collectives = {MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather,
                            MeasuredCollective::kAllToAll};
     options.ragged = true;
@@ -156,7 +140,7 @@ TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
 }
 
 TEST(CollSession, EveryTypeAndReductionIsRight) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter};
   options.sizes = {4096};
   options.bound = false;
@@ -174,7 +158,7 @@ TEST(CollSession, EveryTypeAndReductionIsRight) {
 
 TEST(CollSession, SeveralPacesAndPlainMemory) {
   for (const Pace pace : {Pace::kWaitEach, Pace::kBarrierInside, Pace::kBarrierOutside}) {
-    CollOptions options = quick();
+    CollOptions options = quick_coll();
     options.pace = pace;
     options.variants[0].registered = false;
     const CollResult result = run_coll(on_threads(2, options), {});
@@ -188,7 +172,7 @@ TEST(CollSession, SeveralPacesAndPlainMemory) {
 }
 
 TEST(CollSession, VariantsAreComparedRoundByRound) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce};
   options.variants.clear();
   for (const comm::Algorithm algorithm : {comm::Algorithm::kRing, comm::Algorithm::kSharedMemory}) {
@@ -209,7 +193,7 @@ TEST(CollSession, VariantsAreComparedRoundByRound) {
 }
 
 TEST(CollSession, ASignalKeepsWhatWasMeasured) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce};
   options.max_seconds = 1000;
   options.target_interval = 1e-9;
@@ -228,7 +212,7 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
 }
 
 TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {4096};
   options.max_seconds = 1000;
@@ -266,7 +250,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
 }
 
 TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kBarrier};
   CollObserver observer;
   observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
@@ -274,7 +258,7 @@ TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
 }
 
 TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
   const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(on_threads(2, options), {}); });
@@ -339,7 +323,7 @@ class WrappedCommunicator final : public comm::Communicator {
 };
 
 TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives.pop_back();  // removes the barrier, which has no result
   constexpr int kRanks = 3;
   auto real = comm::make_loopback(kRanks);
@@ -376,7 +360,7 @@ class FailingPlane final : public SpoiledPlane {
 };
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
-  CollOptions options = quick();
+  CollOptions options = quick_coll();
   options.collectives = {MeasuredCollective::kAllReduce};
   options.place = Place::kInPlace;
   options.least_samples = 100'000;
@@ -418,7 +402,7 @@ TEST(CollSession, RanksThatWantDifferentThingsAllGetTheSameError) {
   run_rank_threads(
       kRanks,
       [&](int rank) {
-        CollOptions options = quick();
+        CollOptions options = quick_coll();
         if (rank == 1) options.types = {DataType::kF64};
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(std::move(ranks[static_cast<std::size_t>(rank)]));

@@ -18,12 +18,14 @@
 #include "bench/world/values.h"
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
+#include "tests/bench/coll/coll_options.h"
 #include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_test {
 namespace {
 
 using namespace coll;
+using test::says;
 using namespace std::chrono_literals;
 
 CollCommand parse(const std::string& line) {
@@ -37,11 +39,6 @@ std::string error_of(const std::string& line) {
   const std::string error = test::error_of(Errc::kInvalidArgument, [&] { parse(line); });
   EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   return error;
-}
-
-testing::AssertionResult says(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "'" << part << "' is not in: " << text;
 }
 
 TEST(CollCommandLine, DefaultsNeedNothing) {
@@ -333,14 +330,8 @@ TEST(CollPatternOfNumbers, ANanIsWrong) {
   EXPECT_EQ(reduction_result(3, DataType::kF32, ReduceOp::kAverage).wrong(std::as_bytes(std::span(results)), 0), 10U);
 }
 
-CollOptions small_options() {
-  CollOptions options;
-  options.sizes = {1024, 4096};
-  return options;
-}
-
 TEST(CollCells, EachProblemOnceWithItsBareKernel) {
-  CollOptions options = small_options();
+  CollOptions options = test::sizes_only();
   options.sizes.push_back(4097);  // 4097 bytes hold as many whole elements as 4096 bytes
   EXPECT_EQ(make_cells(options, 2, true).size(), 2U * 2 * 2) << "sizes, places, bare kernel";
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2) << "no bare kernel for several hosts";
@@ -355,7 +346,7 @@ TEST(CollCells, EachProblemOnceWithItsBareKernel) {
 }
 
 TEST(CollCells, BuffersRotateThroughTwiceTheCache) {
-  CollOptions options = small_options();
+  CollOptions options = test::sizes_only();
   const std::vector<Cell> cells = make_cells(options, 2, true);
   EXPECT_GE(arena_bytes(options, cells, 2, 1 << 20), (2U << 20) + 8192);
   options.warm = true;
@@ -366,7 +357,7 @@ TEST(CollCells, BuffersRotateThroughTwiceTheCache) {
 }
 
 TEST(CollCells, MemoryThatDoesNotFitIsRefusedWithASizeThatWould) {
-  CollOptions options = small_options();
+  CollOptions options = test::sizes_only();
   options.sizes = {65536, 1U << 20};
   options.warm = true;
   options.bound = false;
@@ -384,7 +375,7 @@ TEST(CollCells, MemoryThatDoesNotFitIsRefusedWithASizeThatWould) {
 }
 
 TEST(CollCells, TheAdviceOfARefusalCanBeFollowed) {
-  CollOptions options = small_options();
+  CollOptions options = test::sizes_only();
   options.bound = false;
   options.sizes = {1U << 20, 2U << 20};
   const auto objection = [&](std::size_t cache_bytes, std::size_t free_bytes) {

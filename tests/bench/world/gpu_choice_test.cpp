@@ -1,8 +1,15 @@
-// Tests which device a session takes, and the error if the requested device cannot be used.
+// Tests which device a session takes, and the errors for options that no session can have.
 #include <gtest/gtest.h>
+
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/launch.h"
+#include "bench/cli/preflight.h"
 #include "bench/world/setup.h"
 #include "tests/base/errors.h"
 #include "tests/bench/fake_gpus.h"
@@ -96,10 +103,10 @@ TEST(GpuChoice, TypesAndNcclNeedAGpu) {
   refused(options, &none, "--dtype fp16: needs a GPU");
   options.compute = DataType::kF32;
   options.gpu.tf32 = true;
-  refused(options, &none, "--dtype tf32: needs a GPU");
+  refused(options, &none, "use --dtype fp32 or, where the processor has it, --dtype bf16");
   options.gpu.tf32 = false;
   options.comm = CommBackend::kNccl;
-  refused(options, &none, "--comm nccl: no GPU was found");
+  refused(options, &none, "--comm nccl: no GPU was found; use --comm mpi or --comm auto");
   options.device = Device::kCpu;
   refused(options, &none, "use --comm mpi");
 
@@ -142,6 +149,32 @@ TEST(GpuChoice, ShardedIsForHostMemoryInFp32) {
   options.allreduce.reset();
   options.record_replay_file = "profile";
   refused(options, &some, "--record-replay");
+}
+
+struct Refusal {
+  const char* arguments;
+  std::vector<std::string_view> texts;
+  Errc code = Errc::kInvalidArgument;
+};
+
+TEST(Refusals, SayWhatIsWrongAndWhatWouldBeRight) {
+  if (const std::string why = models::onednn_unsupported_reason(DataType::kF32); !why.empty()) GTEST_SKIP() << why;
+  for (const auto& [arguments, texts, code] : std::vector<Refusal>{
+           {"--model resnet102", {"'resnet102'", "inception3, resnet50, resnet101, vgg16", "did you mean"}},
+           {"--model inception3 --image-size 40", {"40", "75"}},
+           {"--model vgg16 --image-size 8", {"8", "32"}},
+           {"--device cuda", {"--device cuda: ", "--device cpu"}, Errc::kUnsupported},
+           {"--fit", {"--fit", "give --efficiency"}},
+           {"--efficiency --fit --num-iters 3", {"--fit", "--num-iters"}},
+           {"--replay none.txt", {"none.txt: cannot read the replay file: No such file"}, Errc::kIo},
+       }) {
+    std::istringstream words(std::string("hvd_bench ") + arguments);
+    const std::vector<std::string> argv{std::istream_iterator<std::string>(words), {}};
+    const std::string error = test::error_of([&argv] { return check_model(parse_command_line(argv, {}).options); });
+    EXPECT_TRUE(error.starts_with(name(code))) << arguments << ": " << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+    for (const std::string_view text : texts) test::expect_contains(error, text);
+  }
 }
 
 }  // namespace
