@@ -10,10 +10,10 @@ from pathlib import Path
 
 from synthetic_store import CollSpec, SessionSpec, make, operation
 
-from hvdb.read import untrusted
+from hvdb.read import schema, untrusted
 
 PAGE = 4096
-TABLES = tuple(untrusted.columns())
+TABLES = tuple(schema.columns())
 TEXTS = (
     "\x1b[2J\x1b]0;owned\x07",
     "two\nlines\r\n| a | b |",
@@ -139,7 +139,7 @@ def damaged(base: Path, path: Path, seed: int) -> str:
         data[rng.randrange(100)] = rng.randrange(256)
     else:
         table = rng.choice(TABLES)
-        columns = tuple(untrusted.columns()[table])
+        columns = tuple(schema.columns()[table])
         column, other = rng.choice(columns), rng.choice(columns)
         statement = {
             "columns": f"UPDATE OR REPLACE {table} SET {column} = {other}, {other} = {column}",
@@ -165,7 +165,7 @@ def hostile(base: Path, path: Path, seed: int) -> str:
         statements += [f"UPDATE OR REPLACE {table} SET {column} = {value}" for table, column in FREE_TEXT]
     for _ in range(rng.choice((1, 1, 2, 5))):
         table = rng.choice(TABLES)
-        column = rng.choice(tuple(untrusted.columns()[table]))
+        column = rng.choice(tuple(schema.columns()[table]))
         some = rng.choice(("", " WHERE rowid % 3 = 0"))
         kind = rng.random()
         if kind < 0.5:

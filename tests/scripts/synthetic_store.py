@@ -13,7 +13,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY / "scripts"), str(REPOSITORY / "tests" / "testbed")]
 
-from hvdb.read import store, untrusted, values  # noqa: E402  (the path must be set first)
+from hvdb.read import schema, store, values  # noqa: E402  (the path must be set first)
 
 
 def new_uuid(rng: np.random.Generator) -> str:
@@ -164,7 +164,7 @@ def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSp
 def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Generator) -> dict[str, str]:
     """Adds one launch. A cell's median time is spec.seconds, scaled with the size. Returns {"coll": UUID}."""
     session = new_uuid(rng)
-    untrusted.make_tables(connection, untrusted.COLL.version)
+    schema.make_tables(connection, schema.COLL.version)
     command = f"hvd_bench coll --ranks {spec.ranks} --db results.db"
     insert(connection, "session", uuid=session, started_utc=spec.started, command_line=command)
     row = {"uuid": session, "status": "complete", "started_utc": spec.started, "finished_utc": spec.started}

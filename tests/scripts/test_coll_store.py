@@ -23,12 +23,12 @@ from synthetic_store import CollSpec, SessionSpec, make
 
 from hvdb.base import data
 from hvdb.base.errors import HvdbError, StoreError
-from hvdb.read import coll_results, merge, names, runs, store, untrusted
+from hvdb.read import coll_results, merge, names, runs, schema, store
 from hvdb.read.coll_results import Panel, Point
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 PANEL = Panel("all_reduce", "float", "sum", "in place", 2)
-TABLES = ("coll_session", *untrusted.COLL.children)
+TABLES = ("coll_session", *schema.COLL.children)
 KINDS = ("seconds", "transfer_seconds", "skew_seconds", "last_rank", "round")
 SCHEMA = data.SCHEMA_2.read_text(encoding="utf-8")
 
@@ -126,8 +126,8 @@ class ValuesTest(Stores):
         alone = self.folder / "runs.db"
         make(alone, SessionSpec(steps=5))
         self.assertEqual((version(alone), version(self.good)), (1, 2))
-        with mock.patch.dict(untrusted.SCHEMAS):
-            del untrusted.SCHEMAS[2]
+        with mock.patch.dict(schema.SCHEMAS):
+            del schema.SCHEMAS[2]
             self.assertEqual(len(runs.load([alone])), 3)
             with self.assertRaisesRegex(StoreError, "good.db: schema version 2, this program knows 1; read it with"):
                 runs.load([self.good])

@@ -23,7 +23,7 @@ from harness import SCRIPTS, FolderTest, call, execute, refused
 from synthetic_store import CollSpec, SessionSpec, add_coll, add_session, make, operation
 
 from hvdb.base.errors import StoreError
-from hvdb.read import merge, runs, untrusted, values
+from hvdb.read import merge, runs, schema, untrusted, values
 from hvdb.show import tables
 
 NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"
@@ -184,16 +184,16 @@ class ValuesTest(Stores):
     def test_every_number_has_a_rule(self) -> None:
         """Any seed and any loss is possible. Other tables or the blob give the bounds of the other numbers."""
         free = {"run": {"seed", "final_loss"}, "sample": {"count"}, "coll_sample": {"seq", "count"}}
-        schema = "".join(file.read_text(encoding="utf-8") for file in untrusted.SCHEMAS.values())
-        for table, columns in untrusted.columns().items():
-            (body,) = re.findall(rf"CREATE TABLE {table} \((.*?)\n\) STRICT", schema, re.DOTALL)
+        text = "".join(file.read_text(encoding="utf-8") for file in schema.SCHEMAS.values())
+        for table, columns in schema.columns().items():
+            (body,) = re.findall(rf"CREATE TABLE {table} \((.*?)\n\) STRICT", text, re.DOTALL)
             numbers = {column for column, kind in columns.items() if kind in ("INTEGER", "REAL")}
             ruled = {column for column in numbers if re.search(rf"^  {column} [^\n]*CHECK \({column}\b", body, re.M)}
             self.assertEqual(numbers - ruled, free.get(table, set()), table)
 
     def test_the_copies_have_lengths_in_place_of_blobs(self) -> None:
         with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-            untrusted.make_temporary_tables(connection, max(untrusted.SCHEMAS))
+            schema.make_temporary_tables(connection, max(schema.SCHEMAS))
             tables = "\n".join(
                 row[0] for row in connection.execute("SELECT sql FROM sqlite_temp_schema WHERE sql > ''")
             )
@@ -355,7 +355,7 @@ class ValuesTest(Stores):
         facts = "SELECT uuid, 'fact' || i, 'a value', 0 FROM run, n"
         numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000)"
         self.change(f"{numbers} INSERT INTO provenance {facts}")
-        make_tables = untrusted.make_temporary_tables
+        make_tables = schema.make_temporary_tables
 
         def make_few(connection: sqlite3.Connection, version: int) -> None:
             make_tables(connection, version)
@@ -427,7 +427,7 @@ class SchemaTest(Stores):
             merge.merge(self.bad, [self.good])
 
     def test_our_schemas_have_no_clause_that_is_refused(self) -> None:
-        for file in untrusted.SCHEMAS.values():
+        for file in schema.SCHEMAS.values():
             self.assertIsNone(untrusted.FOREIGN_CLAUSE.search(file.read_text(encoding="utf-8")))
 
     def test_an_endless_check_is_not_evaluated(self) -> None:

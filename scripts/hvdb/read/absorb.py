@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from hvdb.base.errors import NotComparable
 from hvdb.base.sqlite import sqlite3
-from hvdb.read import untrusted
-from hvdb.read.untrusted import RUN, Record
+from hvdb.read import schema
+from hvdb.read.schema import RUN, Record
 
 # The text is the same in every merge, so that merging a leftover store twice, or a copy of it, gives the same run.
 LEFTOVER_REASON = "the job ended without closing its store"
@@ -51,8 +51,8 @@ class Taken:
     superseded: runs whose unfinished state was replaced by a later state. sessions: sessions that were copied.
     """
 
-    added: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in untrusted.RECORDS})
-    present: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in untrusted.RECORDS})
+    added: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in schema.RECORDS})
+    present: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in schema.RECORDS})
     superseded: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ def _stage(connection: sqlite3.Connection, incoming: str, record: Record) -> Non
 
     A run that is still 'running' becomes 'incomplete', because its job has ended.
     """
-    shown = {column: column for column in untrusted.columns()[record.table]}
+    shown = {column: column for column in schema.columns()[record.table]}
     shown["status"] = "CASE status WHEN 'running' THEN 'incomplete' ELSE status END"
     shown["status_reason"] = f"CASE status WHEN 'running' THEN '{LEFTOVER_REASON}' ELSE status_reason END"
     listed = ", ".join(f"{sql} AS {column}" for column, sql in shown.items())
@@ -83,7 +83,7 @@ def _stage(connection: sqlite3.Connection, incoming: str, record: Record) -> Non
 
 
 def _require_same_sessions(connection: sqlite3.Connection, incoming: Place, known: Place) -> None:
-    differs = " OR ".join(f"mine.{column} IS NOT theirs.{column}" for column in untrusted.columns()["session"])
+    differs = " OR ".join(f"mine.{column} IS NOT theirs.{column}" for column in schema.columns()["session"])
     row = connection.execute(
         f"SELECT uuid FROM {known.database}.session mine JOIN {incoming.database}.session theirs USING (uuid)"
         f" WHERE {differs}"
@@ -101,7 +101,7 @@ def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotCompara
 
 def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Record, uuid: str) -> bool:
     """Returns True if all rows of the record `uuid` are equal in both databases. Compares whole blobs, in SQL."""
-    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[record.table])
+    compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in schema.columns()[record.table])
     query = (
         f"SELECT {compared} FROM {known}.{record.table} mine, temp.staged theirs"
         " WHERE mine.uuid = ?1 AND theirs.uuid = ?1"
@@ -109,7 +109,7 @@ def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Re
     if not connection.execute(query, (uuid,)).fetchone()[0]:
         return False
     for table, key in record.children.items():
-        match = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[table])
+        match = " AND ".join(f"mine.{column} IS theirs.{column}" for column in schema.columns()[table])
         keys = " AND ".join(f"mine.{column} = theirs.{column}" for column in (record.key, *key.split(", ")))
         mine, theirs, both = connection.execute(
             f"SELECT (SELECT count(*) FROM {known}.{table} WHERE {record.key} = ?1),"
@@ -134,7 +134,7 @@ def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record
         return "present"
     if record is not RUN:
         raise _conflict(record.noun, uuid, incoming, known)
-    same = " AND ".join(f"mine.{c} IS theirs.{c}" for c in untrusted.columns()["run"] if c not in PROGRESS_COLUMNS)
+    same = " AND ".join(f"mine.{c} IS theirs.{c}" for c in schema.columns()["run"] if c not in PROGRESS_COLUMNS)
     unfinished = "{0}.status = 'incomplete' AND {0}.status_reason = ?2"
     one_run, mine_open, theirs_open, more_steps = connection.execute(
         f"SELECT {same}, {unfinished.format('mine')}, {unfinished.format('theirs')},"
@@ -158,7 +158,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
     for known in present:
         _require_same_sessions(connection, incoming, known)
     taken = Taken(sessions=_copy_sessions(connection, incoming.database, present))
-    for record in untrusted.records(connection, incoming.database):
+    for record in schema.records(connection, incoming.database):
         _stage(connection, incoming.database, record)
         for (uuid,) in connection.execute("SELECT uuid FROM temp.staged ORDER BY started_utc, uuid").fetchall():
             verdict = _find(connection, incoming, present, record, uuid)
@@ -167,7 +167,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
             else:
                 (taken.present if verdict == "present" else taken.added)[record.table].append(uuid)
             if verdict != "present":
-                untrusted.make_tables(connection, record.version)
+                schema.make_tables(connection, record.version)
                 _copy(connection, incoming.database, record, uuid)
     return taken
 
@@ -175,7 +175,7 @@ def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pl
 def _find(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place], record: Record, uuid: str) -> str:
     """Returns 'added' if the record is new, otherwise the result of _judge(). Deletes a superseded run from 'main'."""
     for known in present:
-        if record not in untrusted.records(connection, known.database):
+        if record not in schema.records(connection, known.database):
             continue
         if connection.execute(f"SELECT 1 FROM {known.database}.{record.table} WHERE uuid = ?", (uuid,)).fetchone():
             verdict = _judge(connection, incoming, known, record, uuid)
@@ -206,5 +206,5 @@ def _copy(connection: sqlite3.Connection, incoming: str, record: Record, uuid: s
 
 
 def _copying(table: str, source: str, key: str) -> str:
-    names = ", ".join(untrusted.columns()[table])
+    names = ", ".join(schema.columns()[table])
     return f"INSERT INTO main.{table} ({names}) SELECT {names} FROM {source} WHERE {key} = ?"

@@ -18,7 +18,7 @@ from hvdb.base import record
 from hvdb.base.errors import HvdbError
 from hvdb.base.record import Count, Malformed, Range, Text, Words
 from hvdb.base.sqlite import sqlite3
-from hvdb.read import imported_collectives, store, untrusted
+from hvdb.read import imported_collectives, schema, store
 from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
 
 PLACES = {"out_of_place": "out of place", "in_place": "in place"}
@@ -232,7 +232,7 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
     Errors: HvdbError.
     """
     with store.open_readonly(file) as connection:
-        if untrusted.COLL not in untrusted.records(connection):
+        if schema.COLL not in schema.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
         sessions = [row for row in connection.execute(_SESSIONS) if not wanted or row["uuid"].startswith(tuple(wanted))]
         for session in sessions:
@@ -248,7 +248,7 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
 def in_store(path: Path) -> bool:
     """Returns True if the store `path` has results of collectives. Does not check their values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection:
-        if untrusted.COLL not in untrusted.records(connection):
+        if schema.COLL not in schema.records(connection):
             return False
         return connection.execute("SELECT 1 FROM coll_session LIMIT 1").fetchone() is not None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdb.read import store, untrusted
+from hvdb.read import schema, store
 from hvdb.read.runs import Fact
 
 SHORTEST = 1e-9  # seconds; a time that no clock can tell is stored as 0
@@ -46,7 +46,7 @@ def load(paths: Iterable[Path]) -> list[CollSession]:
     found: dict[str, CollSession] = {}
     for path in paths:
         with store.open_readonly(path) as connection:
-            if untrusted.COLL not in untrusted.records(connection):
+            if schema.COLL not in schema.records(connection):
                 continue
             for row in connection.execute("SELECT * FROM coll_session"):
                 uuid = row["uuid"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from hvdb.base import locks, progress, sqlite, whole_file
 from hvdb.base.errors import StoreError
 from hvdb.base.sqlite import sqlite3
-from hvdb.read import lockless, store, untrusted
+from hvdb.read import lockless, schema, store, untrusted
 from hvdb.read.absorb import LEFTOVER_REASON, Place, absorb
 
 __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
@@ -247,8 +247,8 @@ class _Collector:
         self.output_checked: tuple[int, int, int] | None = None
         self._file_of: dict[str, str] = {}
         # _present and _added: table -> UUIDs of the table's records.
-        self._present: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
-        self._added: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
+        self._present: dict[str, set[str]] = {record.table: set() for record in schema.RECORDS}
+        self._added: dict[str, set[str]] = {record.table: set() for record in schema.RECORDS}
         self._superseded: set[str] = set()
         self._places = [Place("main", self.file_of)]
         self._connection = store.create(working, page_bytes)
@@ -311,14 +311,14 @@ class _Collector:
         added = {table: len(uuids) for table, uuids in self._added.items()}
         present = {table: len(uuids - self._added[table]) for table, uuids in self._present.items()}
         return Outcome(
-            added=added[untrusted.RUN.table],
-            present=present[untrusted.RUN.table],
+            added=added[schema.RUN.table],
+            present=present[schema.RUN.table],
             incomplete=incomplete,
             superseded=len(self._superseded),
             notes=notes,
             left_out=left_out,
-            coll_added=added[untrusted.COLL.table],
-            coll_present=present[untrusted.COLL.table],
+            coll_added=added[schema.COLL.table],
+            coll_present=present[schema.COLL.table],
         )
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from pathlib import Path
 from hvdb.base import locks, sqlite
 from hvdb.base.errors import StoreError
 from hvdb.base.sqlite import sqlite3
-from hvdb.read import untrusted
-from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
+from hvdb.read import schema, untrusted
+from hvdb.read.schema import APPLICATION_ID
+from hvdb.read.untrusted import DAMAGE, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # Bytes of the longest path that SQLite opens on Unix. Source: MAX_PATHNAME in SQLite's os_unix.c.
@@ -134,7 +135,7 @@ def require_safe_to_open(path: Path) -> Header:
 def _require_known(application_id: int, version: int, path: Path) -> None:
     if application_id != APPLICATION_ID:
         raise StoreError(f"{path}: a database of another program (application_id {application_id:#x})")
-    if why := untrusted.unknown_version(version):
+    if why := schema.unknown_version(version):
         raise StoreError(f"{path}: {why}")
 
 
@@ -170,7 +171,7 @@ def check(
     try:
         with untrusted.deadline(connection, seconds):
             (application,) = connection.execute(f"PRAGMA {database}.application_id").fetchone()
-            version = untrusted.version_of(connection, database)
+            version = schema.version_of(connection, database)
             _require_known(application, version, path)
             if why := untrusted.table_fault(connection, version, database):
                 raise StoreError(f"{path}: {why}")
@@ -438,10 +439,10 @@ def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
     """Creates an empty store at `path`, which must not exist. The caller closes the returned connection.
 
     The connection takes no locks on the file, so no other program may open it before the connection is closed.
-    The store has schema version 1. untrusted.make_tables() can raise the version.
+    The store has schema version 1. schema.make_tables() can raise the version.
     """
     connection = sqlite.connect(f"{path.resolve().as_uri()}?vfs=unix-none", uri=True)
     connection.row_factory = sqlite3.Row
     connection.execute(f"PRAGMA page_size = {page_bytes}")
-    untrusted.make_tables(connection, 1)
+    schema.make_tables(connection, 1)
     return connection

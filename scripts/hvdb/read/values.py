@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from hvdb.base.sqlite import sqlite3
-from hvdb.read import untrusted
-from hvdb.read.untrusted import COLL, RUN
+from hvdb.read import schema, untrusted
+from hvdb.read.schema import COLL, RUN
 
 # Limits of samples, which are those of times in the schema.
 MIN_STEP, LONGEST, MAX_INT64 = 1e-12, 1e9, 2**63 - 1
@@ -55,8 +55,8 @@ def fault(connection: sqlite3.Connection, database: str = "main", known: Collect
     blobs have no copy, so queries read the file.
     Call this after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
-    untrusted.make_temporary_tables(connection, untrusted.version_of(connection, database))
-    records = (RUN,) if known else untrusted.records(connection, database)
+    schema.make_temporary_tables(connection, schema.version_of(connection, database))
+    records = (RUN,) if known else schema.records(connection, database)
     parts = {"session": "1"}
     for record in records:
         parts[record.table] = "uuid NOT IN (SELECT value FROM json_each(:known))"
@@ -75,9 +75,9 @@ def fault(connection: sqlite3.Connection, database: str = "main", known: Collect
         for query in _CONTRADICTIONS[record.table]:
             if contradiction := connection.execute(query).fetchone():
                 return contradiction[0]
-    for table in untrusted.BLOB_TABLES & parts.keys():
+    for table in schema.BLOB_TABLES & parts.keys():
         connection.execute(f"DROP TABLE temp.{table}")
-        keys = ", ".join(untrusted.keys(table))
+        keys = ", ".join(schema.keys(table))
         rows = connection.execute(
             f"SELECT {keys}, data FROM {database}.{table} WHERE {parts[table]} AND kind <> 'loss'"
         )
@@ -90,7 +90,7 @@ def _copy(
     connection: sqlite3.Connection, database: str, table: str, where: str, parameters: dict[str, str]
 ) -> str | None:
     """Copies rows into the TEMP table `table`. Returns a fault for the first row that breaks a rule."""
-    columns = untrusted.columns()[table]
+    columns = schema.columns()[table]
     # Our tables would convert the text '5' to an integer, and the copy would then differ from the original. A value of
     # another type than the column's is replaced by a blob, which is not converted, so that its insertion fails.
     shown = ", ".join(
@@ -113,7 +113,7 @@ def _first_broken(
     connection: sqlite3.Connection, table: str, select: str, parameters: dict[str, str], insert: str
 ) -> str | None:
     """Inserts the rows of `select` one by one. Returns a fault for the first row that breaks a rule."""
-    columns = untrusted.columns()[table]
+    columns = schema.columns()[table]
     try:
         for row in connection.execute(select, parameters):
             try:
@@ -130,7 +130,7 @@ def _first_broken(
 def _broken(table: str, row: dict[str, object], error: sqlite3.IntegrityError) -> str:
     """Returns a text with the table, the key of the row, the rule that SQLite names, and the row's values for it."""
     rule = re.sub("cannot store .* column", "another type than column", " ".join(str(error).split()))
-    if table in untrusted.BLOB_TABLES:  # the copy of `data` is the length
+    if table in schema.BLOB_TABLES:  # the copy of `data` is the length
         row = {"length(data)" if column == "data" else column: value for column, value in row.items()}
         rule = re.sub(r"(?<!\.)\bdata\b", "length(data)", rule)
     shown = ", ".join(
@@ -142,15 +142,15 @@ def _broken(table: str, row: dict[str, object], error: sqlite3.IntegrityError) -
 
 
 def _place(table: str, row: dict[str, object]) -> str:
-    key = ", ".join(str(row[column]) for column in untrusted.keys(table) if column in row)
+    key = ", ".join(str(row[column]) for column in schema.keys(table) if column in row)
     return untrusted.printable(f"table '{table}', row {key}")
 
 
 def _text_fault(connection: sqlite3.Connection, table: str) -> str | None:
     """Returns a fault for a text that is not UTF-8 or contains a NUL, at which programs in C would end the text."""
-    if table in untrusted.BLOB_TABLES:
+    if table in schema.BLOB_TABLES:
         return None  # the only text of its own is `kind`, for which the schema has a rule
-    texts = [column for column, kind in untrusted.columns()[table].items() if kind == "TEXT"]
+    texts = [column for column, kind in schema.columns()[table].items() if kind == "TEXT"]
     factory = connection.text_factory
     connection.text_factory = bytes
     try:
@@ -168,7 +168,7 @@ def _text_fault(connection: sqlite3.Connection, table: str) -> str | None:
 
 def _orphan(connection: sqlite3.Connection, table: str) -> str | None:
     """Returns a fault for a row of the TEMP table `table` whose parent is missing."""
-    keys = untrusted.keys(table)
+    keys = schema.keys(table)
     for _, _, parent, column, owner, *_ in connection.execute(f"PRAGMA temp.foreign_key_list({table})").fetchall():
         missing = f"{column} NOT IN (SELECT {owner} FROM temp.{parent})"
         if row := connection.execute(f"SELECT {', '.join(keys)} FROM temp.{table} WHERE {missing}").fetchone():
@@ -204,7 +204,7 @@ def _piece(table: str, piece: dict[str, list[Sequence]]) -> str | None:
             for *key, data in rows:
                 value = _first_wrong(kind, data)
                 if value is not None:
-                    place = _place(table, dict(zip(untrusted.keys(table), key, strict=True)))
+                    place = _place(table, dict(zip(schema.keys(table), key, strict=True)))
                     return f"{place} holds {value:g}, which is {_bounds(kind)[2]}"
     return None
 
