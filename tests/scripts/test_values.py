@@ -361,7 +361,7 @@ class ValuesTest(Stores):
             make_tables(connection, version)
             connection.execute("PRAGMA temp.max_page_count = 1")
 
-        with unittest.mock.patch.object(untrusted, "make_temporary_tables", make_few):
+        with unittest.mock.patch.object(schema, "make_temporary_tables", make_few):
             _, _, err = call("efficiency", self.bad, code=2)
         self.assertIn("bad.db: cannot be checked: no space for a temporary file", err)
 
