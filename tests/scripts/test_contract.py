@@ -87,7 +87,7 @@ class ContractTest(SharedFolderTest):
             self.assertEqual("efficiency" in run.replicates, run.phase == "full")
         full = self.phase("full")
         (cell,) = (cell for cell in efficiency.cells(self.runs) if cell.kind == "full")
-        part, rate = full.decomposition["efficiency"], cell.images_per_second
+        part, rate = full.decomposition["efficiency"].fraction, cell.images_per_second
         self.assertEqual((cell.efficiency.low, cell.efficiency.high), (part.low, part.high))
         self.assertTrue(part.low <= np.median(full.replicates["efficiency"]) <= part.high)
         for name, shown in (("", rate.value), ("_low", rate.low), ("_high", rate.high)):
