@@ -148,7 +148,7 @@ class HeldOut:
     rate_mbit: Rate
     latency_us: Rate
     predicted: Band
-    measured: Annotated[Band, From(dict[str, object], _measured)]
+    measured: Annotated[Interval, From(dict[str, object], _measured)]
     trivial: Annotated[dict[Name, Seconds], FEW]
 
     @property
