@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hvdb.base import edge
 from hvdb.base.data import called
 from hvdb.base.errors import EXIT_USAGE, HvdbError
-from hvdb.commands.table import COMMANDS, module, parser
+from hvdb.commands import COMMANDS, module, program_parser
 
 
 def _run(command: str, argv: Sequence[str]) -> int:
@@ -32,8 +32,8 @@ def _run(command: str, argv: Sequence[str]) -> int:
 def _usage(argv: Sequence[str]) -> int:
     if argv and not argv[0].startswith("-"):
         raise HvdbError(f"there is no command '{argv[0]}'; commands: {', '.join(COMMANDS)}")
-    parser().parse_args(argv)  # exits the program for --help and --version
-    parser().print_help(sys.stderr)
+    program_parser().parse_args(argv)  # exits the program for --help and --version
+    program_parser().print_help(sys.stderr)
     return EXIT_USAGE
 
 

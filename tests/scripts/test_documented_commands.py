@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import SCRIPTS, execute
 from synthetic_store import REPOSITORY
 
-from hvdb.commands import table
+from hvdb import commands
 from hvnet import __main__ as network_bench
 from maintain.peerbench import collectives, torch_peers
 from validation import __main__ as validate_prediction
@@ -73,8 +73,8 @@ def refusal(program: str, words: Sequence[str]) -> str:
                 network_bench._arguments(list(words))
             elif script == "tests/testbed/validate_prediction":
                 validate_prediction.parser().parse_args(words)
-            elif script in table.COMMANDS:
-                table.module(script).parser().parse_args(words)
+            elif script in commands.COMMANDS:
+                commands.module(script).parser().parse_args(words)
             elif script != "maintain/peers":
                 return "there is no such script"
     except SystemExit as end:

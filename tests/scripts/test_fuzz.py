@@ -29,8 +29,8 @@ from hvdb.read import runs
 from hvdb.show import figure
 
 try:
+    from hvdb.base.errors import CampaignError
     from hvdb.campaign import stores
-    from hvdb.campaign.errors import CampaignError
 except ImportError:  # Python 3.10 has no tomllib
     stores = None
 

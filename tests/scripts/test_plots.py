@@ -17,7 +17,7 @@ from synthetic_store import SessionSpec, make, operation
 
 from hvdb.base.errors import HvdbError
 from hvdb.base.interval import Interval
-from hvdb.judge import efficiency, systems
+from hvdb.judge import comparable, efficiency
 from hvdb.read import layer_profile, published, runs
 from hvdb.show import figure, markdown_page, plot_profile, plot_scaling, plot_waterfall, report, tables
 
@@ -34,7 +34,7 @@ class PlotTest(SharedFolderTest):
         cls.runs = runs.load([cls.db])
         chosen = efficiency.select(cls.runs).runs
         cls.cells = efficiency.cells(chosen)
-        (system,) = systems.of(chosen)
+        (system,) = comparable.systems(chosen)
         cls.measured = report.Measured(system, cls.cells)
 
     def profiled(self) -> runs.Run:

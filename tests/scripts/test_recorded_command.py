@@ -10,7 +10,7 @@ from unittest import mock
 
 import harness  # noqa: F401  # puts scripts/ on the path
 
-from hvdb.base import option_rows
+from hvdb.base import data
 from hvdb.base.errors import HvdbError
 from hvdb.read import recorded_command
 from hvdb.read.recorded_command import Unknown, command, parse
@@ -129,7 +129,7 @@ class RecordedCommand(unittest.TestCase):
         self.assertNotRegex(names, r"PATH|FILE|PLUGIN|PRELOAD|DIR\b|LIB\b|DUMP|CONF|HOST|TOPO")
 
     def test_no_option_whose_value_is_taken_names_a_file(self) -> None:
-        for name, row in option_rows.of_training().items():
+        for name, row in data.of_training().items():
             if row["rerun"] == "repeat" and row["value"]:
                 self.assertNotIn(row["value"], ("FILE", "FOLDER"), name)
                 self.assertEqual(re.fullmatch(row["pattern"], "/tmp/x") is not None, name == "label", name)
@@ -141,5 +141,5 @@ class RecordedCommand(unittest.TestCase):
 
     def test_an_option_whose_row_does_not_allow_it_is_refused(self) -> None:
         rows = {"plugin": {"value": "X", "rerun": "refuse", "pattern": ""}}
-        with mock.patch.object(option_rows, "of_training", lambda: rows):
+        with mock.patch.object(data, "of_training", lambda: rows):
             self.refused("hvd_bench --plugin x", "unknown option '--plugin' of hvd_bench")

@@ -18,10 +18,10 @@ from harness import SCRIPTS, FolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
 
 from hvdb.base.errors import HvdbError
-from hvdb.commands.table import module
+from hvdb.commands import module
 from hvdb.judge import efficiency
 from hvdb.read import runs
-from hvdb.show import document, figure, html_page, inline_svg, markdown_page, report, tables
+from hvdb.show import document, figure, html_page, markdown_page, report, tables
 from hvdb.show.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 
 SVG = """<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">
@@ -95,7 +95,7 @@ class FormsTest(unittest.TestCase):
 
 class InlineSvgTest(unittest.TestCase):
     def test_ids_colours_and_fonts_are_those_of_the_page(self) -> None:
-        made = inline_svg.embedded(SVG, "two < three", "f1-")
+        made = html_page.embedded(SVG, "two < three", "f1-")
         self.assertEqual(
             re.sub(r">\s+<", "><", made),
             '<svg viewBox="0 0 72 36" style="max-width: 72pt" role="img" aria-label="two &lt; three"><defs /><g>'
@@ -106,8 +106,8 @@ class InlineSvgTest(unittest.TestCase):
 
     def test_every_ink_has_its_variable_on_the_page(self) -> None:
         inks = {figure.INK, figure.MUTED, figure.FAINT, figure.BLUE, figure.VERMILION, figure.GREEN, figure.YELLOW}
-        self.assertLessEqual({ink.lower() for ink in inks}, set(inline_svg.COLOURS))
-        for variable in inline_svg.COLOURS.values():
+        self.assertLessEqual({ink.lower() for ink in inks}, set(html_page.COLOURS))
+        for variable in html_page.COLOURS.values():
             name = variable.removeprefix("var(").removesuffix(")")
             self.assertEqual(html_page.STYLE.count(f"{name}: #"), 2, "for light and for dark pages")
 

@@ -22,7 +22,7 @@ from limits import HANG, slowness  # noqa: E402
 from hvdb.base import record  # noqa: E402  (the path must be set first)
 from hvdb.base.errors import HvdbError  # noqa: E402
 from hvdb.campaign import plan, site, spec  # noqa: E402
-from hvdb.campaign.layout import Layout  # noqa: E402
+from hvdb.campaign.script import Layout  # noqa: E402
 from hvdb.cli import main  # noqa: E402
 
 __all__ = ["HANG", "slowness"]

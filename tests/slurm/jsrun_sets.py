@@ -1,6 +1,6 @@
 """Pure functions that compute the effect of jsrun's options: resource sets, ranks, cores and GPUs, or a refusal.
 
-It knows the options that hvdb.campaign.launch writes, as -n4. Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun"
+It knows the options that hvdb.campaign.script writes, as -n4. Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun"
 (-n -r -a -c -g -b -d), and OLCF's Summit user guide for the examples in test_lsf.py. No real jsrun was at hand to
 compare with.
 """

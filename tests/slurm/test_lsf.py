@@ -18,7 +18,8 @@ from fake_cluster import FakeCluster, Task
 from jsrun_sets import Machine
 from test_life import SPEC, LifeTest
 
-from hvdb.campaign import launch, plan
+from hvdb.campaign import plan
+from hvdb.campaign.script import launch_command
 
 SUMMIT = Machine(nodes=2, cores=42, gpus=6)
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -51,7 +52,7 @@ class ResourceSetsTest(unittest.TestCase):
                 made = plan.make(spec_of(**arguments), machine)
                 for job in made.jobs:
                     for shape in job.shapes():
-                        words = launch.command(machine, shape)[1:]
+                        words = launch_command(machine, shape)[1:]
                         ranks = placed(" ".join([*words, "prog"]), Machine(job.nodes, 42, 6))
                         self.assertEqual(len(ranks), shape.ranks)
                         self.assertEqual(len({r.node for r in ranks}), shape.nodes)
@@ -59,7 +60,7 @@ class ResourceSetsTest(unittest.TestCase):
                         self.assertTrue(all(r.gpus for r in ranks), "every rank sees a GPU")
         ragged = plan.make(spec_of(ranks="[6]", allow_ragged="true"), site_of("summit"))
         (shape,) = (s for s in ragged.jobs[0].shapes() if s.ragged)
-        ranks = placed(" ".join([*launch.command(site_of("summit"), shape)[1:], "prog"]))
+        ranks = placed(" ".join([*launch_command(site_of("summit"), shape)[1:], "prog"]))
         self.assertEqual([r.node for r in ranks], [0, 0, 0, 0, 1, 1])
 
 

@@ -8,9 +8,9 @@ import unittest
 
 from campaigns import MINIMAL, fault, plan_of, site_of, spec_of
 
-from hvdb.campaign import launch, plan
-from hvdb.campaign.plan import ONE_NODE, ONE_RANK, SCALE, Shape
-from hvdb.campaign.timing import Pilot, PilotKey
+from hvdb.campaign import plan
+from hvdb.campaign.plan import ONE_NODE, ONE_RANK, SCALE, Pilot, PilotKey, Shape
+from hvdb.campaign.script import launch_command
 
 
 def cells(made: plan.Plan, job: str, repetition: int = 1) -> list[plan.Cell]:
@@ -209,7 +209,7 @@ class TimeTest(unittest.TestCase):
 
 class LaunchTest(unittest.TestCase):
     def line(self, site_name: str, shape: Shape, *assignments: str) -> str:
-        return " ".join(launch.command(site_of(site_name, *assignments), shape))
+        return " ".join(launch_command(site_of(site_name, *assignments), shape))
 
     def test_srun(self) -> None:
         self.assertEqual(

@@ -16,7 +16,7 @@ from pathlib import Path
 from campaigns import HANG, REPOSITORY, SCRIPTS, fault, slowness
 
 from hvdb.campaign import stores
-from hvdb.campaign.timing import PilotKey
+from hvdb.campaign.plan import PilotKey
 
 SCHEMA = (REPOSITORY / "results" / "schema.sql").read_text(encoding="utf-8")
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))

@@ -1,14 +1,18 @@
-"""Finds the project's files. Only this module distinguishes a checkout from an installation.
+"""Finds the project's files, and reads the options of hvd_bench.
 
+Only this module distinguishes a checkout from an installation.
 A checkout has the data files in results/ and slurm/. The wheel and `cmake --install` put these files into hvdb/data.
 Uses only the standard library, because hvdb.campaign uses this module on login nodes.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 BENCH = "hvd_bench"  # the program that measures
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -60,3 +64,10 @@ def hvd_bench() -> Path | None:
             return program
     installed = shutil.which(BENCH)
     return Path(installed).absolute() if installed else None
+
+
+@functools.cache
+def of_training() -> dict[str, dict[str, Any]]:
+    """Returns the rows of bench/world/training_options.cpp by name without "--", in the order of --help."""
+    document = json.loads(OPTIONS.read_text(encoding="utf-8"))
+    return {row["names"].removeprefix("--"): row for row in document["train"]}

@@ -31,3 +31,13 @@ class TooLittle(HvdbError):
     """Too little was measured for an answer. The text says what is missing."""
 
     exit_code = EXIT_INCONCLUSIVE
+
+
+class CampaignError(HvdbError):
+    """Bad input, or an operation that the system refused. The text says what is wrong, where, and what to do next."""
+
+
+class SubmissionStopped(CampaignError):
+    """The scheduler accepted some jobs and refused the next job, so only a part of the campaign was submitted."""
+
+    exit_code = EXIT_CHECK_FAILED

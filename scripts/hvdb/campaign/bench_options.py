@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from hvdb.base import option_rows, record
+from hvdb.base import data, record
 from hvdb.base.record import From, Malformed
 
 
@@ -20,7 +20,7 @@ def _scalar(value: object) -> object:
 
 Scalar = Annotated[str | int | float | bool, From(object, _scalar)]
 MODELS = {name: name for name in ("inception3", "resnet50", "resnet101", "vgg16")} | {"inception_v3": "inception3"}
-_ROWS = option_rows.of_training()
+_ROWS = data.of_training()
 DTYPES, ALLREDUCE_DTYPES, SCHEDULES, DEVICES = (
     tuple(_ROWS[name]["words"]) for name in ("dtype", "allreduce-dtype", "schedule", "device")
 )

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 from hvdb.base import locks, record, whole_file
 from hvdb.base.data import called
+from hvdb.base.errors import CampaignError
 from hvdb.base.record import From, Malformed
 from hvdb.campaign import script
 from hvdb.campaign.cell import Cell
-from hvdb.campaign.errors import CampaignError
-from hvdb.campaign.layout import Layout
 from hvdb.campaign.plan import Plan
+from hvdb.campaign.script import Layout
 from hvdb.campaign.site import Submit
 
 FORMAT = 1

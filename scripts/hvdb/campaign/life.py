@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hvdb.base import progress
+from hvdb.base.errors import CampaignError, SubmissionStopped
 from hvdb.campaign import scheduler, stores
-from hvdb.campaign.errors import CampaignError, SubmissionStopped
 from hvdb.campaign.folder import JobEntry, Manifest
-from hvdb.campaign.local import Local
-from hvdb.campaign.scheduler import Active, Unit
+from hvdb.campaign.scheduler import Active, Local, Unit
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Calls the scheduler's programs to submit, query and cancel. Pure functions parse the programs' output.
+"""Submits, queries and cancels jobs, by the scheduler's programs or, on a machine without a scheduler, by starting
+them in the foreground one after another. Pure functions parse the programs' output.
 
 The name of a submitted job contains the campaign and the job, and this program finds jobs by name. So this program
 knows a job as soon as the scheduler has the job, and submits no job twice even if it is killed at any moment.
@@ -9,16 +10,44 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb.campaign import environment
-from hvdb.campaign.directives import array_text
-from hvdb.campaign.errors import CampaignError
+from hvdb.base.errors import CampaignError
+from hvdb.campaign import events
 from hvdb.campaign.folder import JobEntry, Manifest
+from hvdb.campaign.script import array_text
+
+# Sources: the sections on environment variables in sbatch(1), squeue(1), scancel(1) and srun(1), and IBM's "Environment
+# variables" of LSF.
+#
+# Variables that change what the scheduler's programs do or print (SQUEUE_STATES hides jobs, BSUB_QUIET hides the number
+# of a job), and variables that describe a job or step in which the user calls us. srun and MPI would take the latter
+# for those of the campaign's job.
+_REMOVED = (
+    "SLURM_ SBATCH_ SRUN_ SALLOC_ SQUEUE_ SACCT_ SCANCEL_ SCONTROL_ SINFO_ "
+    "LSB_ BSUB_ JSM_ PMI_ PMIX_ OMPI_COMM_WORLD_"
+).split()
+# SLURM_CONF says which Slurm to talk to. PMIX_MCA_* are settings of a user, not facts of a step.
+_KEPT = ("SLURM_CONF",)
+_KEPT_PREFIX = "PMIX_MCA_"
+
+
+def for_scheduler(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """Returns `environment` without the variables of schedulers, except SLURM_CONF, LSF_* and the names in `keep`."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in keep or name in _KEPT or name.startswith(_KEPT_PREFIX) or not name.startswith(tuple(_REMOVED))
+    }
+
 
 ANSWER_SECONDS = 120  # a busy controller sometimes takes a minute
 QUEUED, RUNNING = "queued", "running"
@@ -85,7 +114,7 @@ class Scheduler(ABC):
                 return subprocess.run(
                     list(command),
                     stdin=source,
-                    env=environment.for_scheduler(os.environ, self._manifest.submit.keep_variables),
+                    env=for_scheduler(os.environ, self._manifest.submit.keep_variables),
                     capture_output=True,
                     text=True,
                     timeout=ANSWER_SECONDS,
@@ -115,7 +144,7 @@ class Scheduler(ABC):
 
 
 def of(manifest: Manifest, lock: int | None = None) -> Scheduler:
-    """Returns the scheduler of the campaign's site, which must not be "none" (local.py handles such sites).
+    """Returns the scheduler of the campaign's site, which must not be "none" (Local handles such sites).
 
     lock: the descriptor from folder.locked(), which the scheduler's programs inherit.
     """
@@ -238,3 +267,82 @@ class Lsf(Scheduler):
         if not match:
             raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")
         return match[1]
+
+
+PATIENCE_SECONDS = 90  # the time that cancelled jobs get to store their results
+
+
+def _lives(pid: int, script: Path) -> bool:
+    """Returns True if process `pid` is a shell that runs `script`."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        try:
+            os.kill(pid, 0)  # without /proc, assume that any process with this number is the shell
+        except OSError:
+            return False
+        return not Path("/proc/self/cmdline").exists()
+    return str(script).encode() in words
+
+
+class Local:
+    """The jobs of one campaign on this host."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def active(self) -> dict[Unit, Active]:
+        """Returns the jobs that are running on this host, according to the jobs' own logs."""
+        found = {}
+        for unit, attempt in events.latest(events.read(self._manifest.layout.events)).items():
+            script = self._manifest.layout.script(attempt.job)
+            here = attempt.finished is None and attempt.host == socket.gethostname()
+            if here and attempt.pid > 0 and _lives(attempt.pid, script):
+                found[unit] = Active(str(attempt.pid), RUNNING, None, "")
+        return found
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Tells the running jobs to store their results and end, and waits until they have ended."""
+        for pid in map(int, ids):
+            try:
+                os.kill(pid, signal.SIGUSR1)
+            except ProcessLookupError:
+                continue
+            except OSError as error:
+                raise CampaignError(f"process {pid}: {error.strerror}; it was not stopped") from None
+        end = time.monotonic() + PATIENCE_SECONDS
+        while any(active.id in ids for active in self.active().values()):
+            if time.monotonic() > end:
+                raise CampaignError(f"process {', '.join(ids)} has not ended in {PATIENCE_SECONDS} s; kill -9 ends it")
+            time.sleep(0.1)
+
+    def run(self, job: JobEntry) -> tuple[int, bool]:
+        """Runs one job to its end. Returns the job's exit code, and True if this program passed a signal to the job."""
+        script = self._manifest.layout.script(job.name)
+        log = self._manifest.layout.logs / f"{job.name}.out"
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                ["bash", str(script)], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            with _passing_on(child) as seen:
+                return child.wait(), bool(seen)
+
+
+@contextmanager
+def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Passes signals to the child. The first signal (such as Ctrl-C) is sent as SIGUSR1, a scheduler's warning.
+
+    Later signals are sent unchanged. Yields the list of the signals received so far.
+    """
+    seen: list[int] = []
+
+    def tell(number: int, _frame: object) -> None:
+        seen.append(number)
+        child.send_signal(signal.SIGUSR1 if len(seen) == 1 else number)
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from hvdb.base import record
 from hvdb.base.data import SITES
+from hvdb.base.errors import CampaignError
 from hvdb.base.record import LINE, SEVERAL, From, Malformed, Range, Text, Words
 from hvdb.campaign import bench_options
 from hvdb.campaign.bench_options import Scalar
-from hvdb.campaign.canonical import digest
-from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.cell import digest
 
 SCHEDULERS = ("slurm", "lsf", "none")
 MAX_BASES = 8

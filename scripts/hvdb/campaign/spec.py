@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from hvdb.base import record
 from hvdb.base.data import SPECS
+from hvdb.base.errors import CampaignError
 from hvdb.base.record import SEVERAL, From, Malformed, Range, Text, Words
 from hvdb.campaign import bench_options
 from hvdb.campaign.bench_options import ALLREDUCE_DTYPES, DTYPES, MODELS, SCHEDULES, Scalar
-from hvdb.campaign.canonical import digest
-from hvdb.campaign.errors import CampaignError
+from hvdb.campaign.cell import digest
 
 DEFAULT_RANKS = tuple(2**power for power in range(10))  # 1, 2, 4 ... 512
 Name = Annotated[

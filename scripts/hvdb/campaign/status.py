@@ -12,8 +12,8 @@ from hvdb.base import printable
 from hvdb.base.data import called
 from hvdb.campaign.events import Attempt
 from hvdb.campaign.folder import CellEntry, JobEntry, Manifest
+from hvdb.campaign.plan import duration_text
 from hvdb.campaign.scheduler import RUNNING, Active, Unit
-from hvdb.campaign.timing import duration_text
 
 STATES = ("done", "running", "queued", "failed", "lacking")
 FAILURES_SHOWN = 20

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from hvdb.base import progress
-from hvdb.base.errors import StoreError
+from hvdb.base.errors import CampaignError, StoreError
 from hvdb.base.sqlite import sqlite3
-from hvdb.campaign.errors import CampaignError
-from hvdb.campaign.timing import Pilot, PilotKey
+from hvdb.campaign.plan import Pilot, PilotKey
 from hvdb.read import store, untrusted
 
 Result = TypeVar("Result")

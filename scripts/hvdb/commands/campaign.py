@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvdb.base import data, edge, printable, progress
-from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, CampaignError
 from hvdb.campaign import events, folder, life, plan, site, spec, status, stores
-from hvdb.campaign.errors import CampaignError
-from hvdb.campaign.layout import Layout
+from hvdb.campaign.plan import duration_text
 from hvdb.campaign.scheduler import Active, Unit
-from hvdb.campaign.timing import duration_text
+from hvdb.campaign.script import Layout
 from hvdb.commands import new_parser
 
 PROGRAM = data.called("campaign")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hvdb import commands
 from hvdb.base.errors import EXIT_GOOD, HvdbError
-from hvdb.commands import new_parser, table
+from hvdb.commands import new_parser
 
 SHELLS = ("bash", "zsh", "tcsh")
 # Corrections of the bash code that shtab 1.5.5 (Debian 12) makes. Without them bash offers only the first choice of an
@@ -43,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _whole() -> argparse.ArgumentParser:
     """Returns the parser of hvdb with the options of all its commands."""
-    made = table.parser()
-    commands = made.add_subparsers(metavar="COMMAND")
-    for command, text in table.COMMANDS.items():
-        own = table.module(command).parser()
-        commands.add_parser(command, help=text, description=own.description, parents=[own], add_help=False)
+    made = commands.program_parser()
+    subparsers = made.add_subparsers(metavar="COMMAND")
+    for command, text in commands.COMMANDS.items():
+        own = commands.module(command).parser()
+        subparsers.add_parser(command, help=text, description=own.description, parents=[own], add_help=False)
     return made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hvdb.base import printable, progress, whole_file
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import new_parser, selection
-from hvdb.judge import rank_work, systems
+from hvdb.judge import comparable, rank_work
 from hvdb.read import predictions, store
 from hvdb.show import document, html_page, markdown_page, rank_report, report
 
@@ -42,7 +42,7 @@ def build(arguments: argparse.Namespace) -> document.Document:
     stored, chosen = selection.pick(arguments, may_be_none=True)
     parts = [
         report.Measured(system, selection.cells(system.runs, arguments))
-        for system in systems.of(chosen.runs, pooled=arguments.mix_fingerprints)
+        for system in comparable.systems(chosen.runs, pooled=arguments.mix_fingerprints)
     ]
     reducing = [run for measured in parts for _, run in measured.reducing]
     with progress.shown("comparing the ranks"):

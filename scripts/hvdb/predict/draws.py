@@ -30,8 +30,7 @@ from hvdb.predict.inputs import BLOCK, MAX_NODES, MAX_STEPS, SLOT_ELEMENTS, Inpu
 from hvdb.predict.labels import Label
 from hvdb.predict.link import LinkCost, quality
 from hvdb.predict.remarks import ALONE_SPREAD, EFFICIENCY_SPREAD, Calibration
-from hvdb.predict.schedule import NEGOTIATED
-from hvdb.predict.simulation import PARTS, require_plan, simulated
+from hvdb.predict.schedule import NEGOTIATED, PARTS, require_plan, simulated
 from hvdb.read.runs import grouped
 
 DRAWS, MAX_DRAWS = 200, 2000

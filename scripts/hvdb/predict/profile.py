@@ -1,16 +1,22 @@
-"""Reads what predict needs of a replay profile (models/replay). The file may come from a stranger.
+"""Reads what predict needs of a replay profile (models/replay), and makes a profile of the times of recorded steps.
 
-hvd_bench reads the whole profile again when it simulates, and checks what is not checked here.
+A profile may come from a stranger. hvd_bench reads the whole profile again when it simulates, and checks what is not
+checked here. The rules for medians and factors are those of ReplayRecorder, which writes `hvd_bench --record-replay`.
+Uses only the standard library, because a Python with PyTorch may have no other packages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdb.base import printable
 from hvdb.base.errors import HvdbError
 from hvdb.base.record import Malformed
 
@@ -127,3 +133,136 @@ def read(file: Path) -> Profile:
         raise HvdbError(f"{file}:{number}: {fault}") from fault
     except ValueError as error:
         raise HvdbError(f"{file}:{number}: damaged: not a number") from error
+
+
+COMPUTE_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp64")
+MAX_STEPS = 4096  # factors that a profile may have
+MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3
+MAX_NAME_LETTERS = 120
+MAX_MODEL_LETTERS = 64
+MAX_TEXT_LETTERS = 150
+_OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9_.:/+-]+")
+_OUTSIDE_MODELS = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a profile says besides times. units_per_step: of one rank."""
+
+    model: str
+    unit: str
+    units_per_step: int
+    device: str
+    compute_type: str
+    source_run: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """The times of one recorded step in seconds. All but `update` count from the start of the step.
+
+    submit, ready: a time for each gradient, at which the host reported it and at which it was final. On a CPU both are
+    equal. forward: when the loss was computed.
+    """
+
+    submit: Sequence[float]
+    ready: Sequence[float]
+    forward: float
+    backward_end: float
+    update: float
+
+
+def clean(name: str) -> str:
+    """Returns a gradient's name with "_" in place of characters other than letters, digits and `_.:/+-`."""
+    return _OUTSIDE_NAMES.sub("_", name)[:MAX_NAME_LETTERS] or "_"
+
+
+def model_name(text: str) -> str:
+    """Returns the name of a network: letters, digits and `_.-`, of which the first is a letter or a digit."""
+    return _OUTSIDE_MODELS.sub("_", text).lstrip("_.-")[:MAX_MODEL_LETTERS] or "network"
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Returns a clean name for each of `names`. Names that would be equal get a number."""
+    found: dict[str, None] = {}
+    numbers: dict[str, int] = {}  # the last number of each clean name
+    for name in names:
+        plain = unique = clean(name)
+        while unique in found:
+            numbers[plain] = numbers.get(plain, 1) + 1
+            unique = f"{plain}:{numbers[plain]}"
+        found[unique] = None
+    return list(found)
+
+
+def factors(backward_ends: Sequence[float]) -> list[float]:
+    """Returns the time of forward and backward of each step, divided by their median."""
+    middle = statistics.median(backward_ends)
+    return [min(max(round(end / middle, 6), MIN_FACTOR), MAX_FACTOR) for end in backward_ends]
+
+
+def spread(times: Sequence[float]) -> float:
+    """Returns by how much the slowest tenth of `times` lies above the fastest tenth, as a fraction. 0 below ten."""
+    if len(times) < 10:
+        return 0.0
+    tenths = statistics.quantiles(times, n=10)
+    return tenths[-1] / tenths[0] - 1
+
+
+def check_header(header: Header) -> None:
+    """Errors: HvdbError if a field is none that hvd_bench reads."""
+    if not isinstance(header.unit, str) or not re.fullmatch("[a-z]{1,20}", header.unit):
+        raise HvdbError(f"unit {header.unit!r:.40}: must be 1 to 20 small letters, such as sequences or tokens")
+    if type(header.units_per_step) is not int or not 1 <= header.units_per_step <= MAX_UNITS:
+        raise HvdbError(f"units {header.units_per_step!r:.40}: must be a whole number from 1 to {MAX_UNITS}")
+    if header.compute_type not in COMPUTE_TYPES:
+        raise HvdbError(f"compute_type {header.compute_type!r} is not one of {', '.join(COMPUTE_TYPES)}")
+
+
+def _seconds_text(value: float) -> str:
+    return repr(round(value, 9))
+
+
+def text(header: Header, gradients: Sequence[tuple[str, int]], steps: Sequence[Step]) -> str:
+    """Returns the text of the profile: medians over `steps`, and gradients in the order in which they are ready.
+
+    gradients: name and number of elements of each, in the order of the times in `steps`. Of gradients that are ready at
+    the same time the first one here is the first one there.
+    Errors: HvdbError for what hvd_bench and hvdb would refuse to read.
+    """
+    check_header(header)
+    if not (gradients and steps):
+        raise HvdbError("no gradients or no steps were recorded")
+    elements = sum(count for _, count in gradients)
+    if elements > MAX_ELEMENTS:
+        raise HvdbError(f"{elements} elements of gradients, and a replay has at most {MAX_ELEMENTS}")
+    backward_end = statistics.median(step.backward_end for step in steps)
+    update = statistics.median(step.update for step in steps)
+    if not (0 < backward_end <= MAX_SECONDS and 0 <= update <= MAX_SECONDS):
+        raise HvdbError(f"backward ends after {backward_end:g} s and the update takes {update:g} s: no step of a day")
+    columns = range(len(gradients))
+    submit = [max(0.0, statistics.median(step.submit[i] for step in steps)) for i in columns]
+    ready = [max(0.0, statistics.median(step.ready[i] for step in steps)) for i in columns]
+    lines = [
+        VERSIONS[-1],
+        f"model {model_name(header.model)}",
+        f"unit {header.unit}",
+        f"units_per_step {header.units_per_step}",
+        f"device {printable.terminal(header.device)[:MAX_TEXT_LETTERS]}",
+        f"compute_type {header.compute_type}",
+        f"source_run {printable.terminal(header.source_run)[:MAX_TEXT_LETTERS]}",
+    ]
+    if forward := statistics.median(step.forward for step in steps):
+        lines.append(f"forward_seconds {_seconds_text(forward)}")
+    lines += [f"backward_end_seconds {_seconds_text(backward_end)}", f"update_seconds {_seconds_text(update)}"]
+    lines.append(f"factors {' '.join(map(repr, factors([step.backward_end for step in steps[:MAX_STEPS]])))}")
+    names = unique_names(name for name, _ in gradients)
+    for i in sorted(columns, key=lambda i: ready[i]):
+        lines.append(f"gradient {gradients[i][1]} {_seconds_text(submit[i])} {_seconds_text(ready[i])} {names[i]}")
+    made = "\n".join([*lines, f"end {len(gradients)}", ""])
+    if len(made) > MAX_FILE_BYTES:
+        raise HvdbError(
+            f"{len(gradients)} gradients make a replay of {len(made) / (1 << 20):.1f} MiB, and hvd_bench reads at most "
+            f"{MAX_FILE_BYTES >> 20} MiB"
+        )
+    return made

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from hvdb.base import data, option_rows
+from hvdb.base import data
 from hvdb.base.errors import HvdbError
 
 PROGRAM = data.BENCH
@@ -124,7 +124,7 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
             continue
         spelled, equals, value = word.partition("=")
         name = spelled.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
-        row = option_rows.of_training().get(name)
+        row = data.of_training().get(name)
         if row is None or row["rerun"] == "refuse" or (row["value"] == "" and equals):
             raise Unknown(f"unknown option '{spelled}' of {PROGRAM}")
         if row["value"] and not equals:

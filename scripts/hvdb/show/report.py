@@ -9,9 +9,9 @@ from pathlib import Path
 from hvdb.base import data
 from hvdb.base.errors import HvdbError
 from hvdb.judge import efficiency
+from hvdb.judge.comparable import System
 from hvdb.judge.efficiency import Cell, Selection
 from hvdb.judge.rank_work import Examined, others_used
-from hvdb.judge.systems import System
 from hvdb.read import published
 from hvdb.read.predictions import Prediction
 from hvdb.read.runs import Component, Run

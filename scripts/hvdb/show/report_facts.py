@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hvdb.judge import systems
-from hvdb.judge.systems import System
+from hvdb.judge import comparable
+from hvdb.judge.comparable import System
 from hvdb.read import layer_profile
 from hvdb.read.layer_profile import KindShare, Peaks
 from hvdb.read.runs import Operation, Run
@@ -116,7 +116,7 @@ def differences(compared: Sequence[System]) -> list[Section]:
     """Lists the differences between the first system and each of the other systems."""
     parts = []
     for other in compared[1:]:
-        first, second, differing = systems.differences(compared[0], other)
+        first, second, differing = comparable.system_differences(compared[0], other)
         rows = [
             (d.key, "yes" if d.in_fingerprint else "", d.first or "(none)", d.second or "(none)") for d in differing
         ]

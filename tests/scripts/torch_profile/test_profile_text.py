@@ -1,4 +1,4 @@
-"""Tests hvdb.predict.profile_text: medians, factors, names, limits, and both readers of its text."""
+"""Tests hvdb.predict.profile: medians, factors, names, limits, and both readers of its text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from harness import FolderTest, execute
 
 from hvdb.base.errors import HvdbError
-from hvdb.predict import profile, profile_text
-from hvdb.predict.profile_text import Header, Step
+from hvdb.predict import profile
+from hvdb.predict.profile import Header, Step
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 HEADER = Header("gpt2", "sequences", 8, "a processor", "bf16", "none (a test)")
@@ -28,7 +28,7 @@ class TextTest(unittest.TestCase):
     def test_medians_and_factors_of_the_steps(self) -> None:
         steps = [step(1.5, 1.75), step(1.0, 1.5, end=4.0, forward=0.75, update=0.5), step(1.25, 3.0, end=1.0)]
         self.assertEqual(
-            profile_text.text(HEADER, SIZES, steps).splitlines(),
+            profile.text(HEADER, SIZES, steps).splitlines(),
             [
                 "hvd-replay 2",
                 "model gpt2",
@@ -50,31 +50,31 @@ class TextTest(unittest.TestCase):
     def test_gradients_stand_in_the_order_in_which_they_are_ready(self) -> None:
         sizes = [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
         steps = [step(1.5, 1.0, 1.25, 1.0)]
-        lines = profile_text.text(HEADER, sizes, steps).splitlines()
+        lines = profile.text(HEADER, sizes, steps).splitlines()
         self.assertEqual([line.split()[-1] for line in lines if line.startswith("gradient")], ["b", "d", "c", "a"])
 
     def test_submit_and_ready_of_a_gpu(self) -> None:
         steps = [Step([0.125], [1.5], 0.5, 2.0, 0.0), Step([0.25], [1.75], 0.5, 2.0, 0.0)]
-        self.assertIn("\ngradient 7 0.1875 1.625 body\n", profile_text.text(HEADER, SIZES[1:], steps))
+        self.assertIn("\ngradient 7 0.1875 1.625 body\n", profile.text(HEADER, SIZES[1:], steps))
 
     def test_factors_are_within_the_limits_of_the_readers(self) -> None:
-        self.assertEqual(profile_text.factors([1.0, 1.0, 1e9, 1e-9, 1.2345678]), [1.0, 1.0, 1e3, 1e-3, 1.234568])
-        steps = [step(1.0, 1.0)] * (profile_text.MAX_STEPS + 1)
-        line = profile_text.text(HEADER, SIZES, steps).partition("\nfactors ")[2].partition("\n")[0]
-        self.assertEqual(len(line.split()), profile_text.MAX_STEPS)
+        self.assertEqual(profile.factors([1.0, 1.0, 1e9, 1e-9, 1.2345678]), [1.0, 1.0, 1e3, 1e-3, 1.234568])
+        steps = [step(1.0, 1.0)] * (profile.MAX_STEPS + 1)
+        line = profile.text(HEADER, SIZES, steps).partition("\nfactors ")[2].partition("\n")[0]
+        self.assertEqual(len(line.split()), profile.MAX_STEPS)
 
     def test_spread(self) -> None:
-        self.assertEqual(profile_text.spread([1.0] * 9), 0)
-        self.assertEqual(profile_text.spread([2.0] * 20), 0)
-        self.assertEqual(profile_text.spread([1.0] * 10 + [3.0] * 10), 2)
+        self.assertEqual(profile.spread([1.0] * 9), 0)
+        self.assertEqual(profile.spread([2.0] * 20), 0)
+        self.assertEqual(profile.spread([1.0] * 10 + [3.0] * 10), 2)
 
     def test_names_are_clean_and_unique(self) -> None:
-        names = profile_text.unique_names(HOSTILE)
+        names = profile.unique_names(HOSTILE)
         self.assertEqual(len(set(names)), len(HOSTILE))
         for name in names:
             self.assertRegex(name, r"\A[A-Za-z0-9_.:/+-]{1,124}\Z")
         self.assertEqual(names[0], "a_b")
-        self.assertEqual(profile_text.unique_names(["a:2", "a", "a"]), ["a:2", "a", "a:3"])
+        self.assertEqual(profile.unique_names(["a:2", "a", "a"]), ["a:2", "a", "a:3"])
         for given, made in (
             ("../x y", "x_y"),
             ("", "network"),
@@ -82,13 +82,13 @@ class TextTest(unittest.TestCase):
             ("é", "network"),
             ("a" * 99, "a" * 64),
         ):
-            self.assertEqual(profile_text.model_name(given), made)
+            self.assertEqual(profile.model_name(given), made)
 
     def test_what_no_reader_takes_is_refused_in_one_line(self) -> None:
         def made(
             sizes: Sequence[tuple[str, int]] = SIZES, steps: Sequence[Step] = (step(1.0, 1.0),), **header: object
         ) -> str:
-            return profile_text.text(dataclasses.replace(HEADER, **header), sizes, steps)
+            return profile.text(dataclasses.replace(HEADER, **header), sizes, steps)
 
         many = 200_000
         for act, pattern in (
@@ -122,7 +122,7 @@ class ReadersTest(FolderTest):
         sizes = [(name, i + 1) for i, name in enumerate(HOSTILE)]
         times = [1e-5 * (i + 1) for i in range(len(HOSTILE))]
         steps = [step(*times, end=1e-3 * (1 + i / 10), forward=1e-6, update=1e-7) for i in range(30)]
-        self.file.write_text(profile_text.text(header, sizes, steps), encoding="utf-8")
+        self.file.write_text(profile.text(header, sizes, steps), encoding="utf-8")
 
     def test_hvdb_reads_it(self) -> None:
         read = profile.read(self.file)

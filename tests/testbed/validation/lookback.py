@@ -31,7 +31,7 @@ from hvdb.base.interval import Interval
 from hvdb.judge import ring_model
 from hvdb.judge.efficiency import BACKWARD_SHARE
 from hvdb.predict import profile
-from hvdb.predict.simulation import simulated
+from hvdb.predict.schedule import simulated
 from hvdb.read import published
 from hvdb.read.published import PublishedPoint
 
