@@ -37,7 +37,7 @@ std::vector<std::string> FakeNcclHub::log() {
 }
 
 int FakeNcclHub::end(const std::vector<std::weak_ptr<FakeNccl>>& libraries) {
-  // Wait up to 100 ms for aborts that are about to return. Only a graph or `cancel_may_return` delays an abort for
+  // Wait up to 100 ms for aborts that are about to return. Only a graph or `abort_may_return` delays an abort for
   // longer.
   for (int i = 0; aborting() > 0 && i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const int left = aborting();
@@ -187,14 +187,14 @@ Result FakeNccl::destroy(Comm comm) {
   return kDone;
 }
 
-Result FakeNccl::cancel(Comm comm) {
+Result FakeNccl::comm_abort(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   hub_.note("abort " + std::to_string(member->rank));
   hub_.aborting_.fetch_add(1);
   *member->aborted = true;  // kernels on the GPU stop at once
   member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
-  const auto stays = [&] { return options_.cancel_may_return != nullptr && !*options_.cancel_may_return; };
+  const auto stays = [&] { return options_.abort_may_return != nullptr && !*options_.abort_may_return; };
   while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
     hub_.world().advance();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -273,7 +273,7 @@ Result FakeNccl::free(void* data) {
   return kDone;
 }
 
-Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& registration) {
+Result FakeNccl::comm_register(Comm comm, std::span<std::byte> memory, Registration& registration) {
   if (options_.fail_register_code != 0) return failed(options_.fail_register_code);
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
@@ -287,7 +287,7 @@ Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& re
   return kDone;
 }
 
-Result FakeNccl::withdraw(Comm comm, Registration /*registration*/) {
+Result FakeNccl::comm_deregister(Comm comm, Registration /*registration*/) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   const Inside inside(*this, *member);

@@ -2,8 +2,8 @@
 // all ranks have reached it. The fake behaves as the real NCCL does:
 // - A communicator is non-blocking: a call may be in progress for a while. Collectives that are called meanwhile are
 //   enqueued after this call.
-// - state() shows faults of peers. While the owner is inside a call, no other thread may call state(), because NCCL 2.26
-//   ends each call with ncclCommGetAsyncError(), which is not safe against itself.
+// - state() shows faults of peers. While the owner is inside a call, no other thread may call state(), because NCCL
+//   2.26 ends each call with ncclCommGetAsyncError(), which is not safe against itself.
 // - The state of a call lies in memory of the thread that called (NCCL 2.23 to 2.25), so this thread must live until
 //   the communicator is finalised.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
@@ -35,10 +35,10 @@ struct FakeNcclOptions {
   int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call ends
   int turns_of_call = 0;      ///< how many turns of the world the host takes to call a collective
   bool fail_unique_id = false;
-  int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
+  int fail_register_code = 0;  ///< if not 0, comm_register() fails with this code
   int wrong_sums = 0;          ///< how many reductions, from the first on, give a wrong result
-  /// cancel() waits until no graph holds the communicator and this flag is set. null: cancel() waits only for graphs.
-  std::shared_ptr<std::atomic<bool>> cancel_may_return = {};
+  /// comm_abort() waits until no graph holds the communicator and this flag is set. null: it waits only for graphs.
+  std::shared_ptr<std::atomic<bool>> abort_may_return = {};
   /// destroy() calls this function before the peers see that this rank has closed the communicator. null: does nothing.
   std::function<void()> before_closing = {};
   /// The owner calls this function inside every call of a communicator. null: does nothing.
@@ -56,10 +56,10 @@ class FakeNcclHub {
   /// From now on all communicators report a remote error, and their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
-  /// Ends the calls of cancel() and destroy() that would wait for ever, as the end of a process does, and returns the
-  /// number of these calls. Waits until `libraries` have no owner.
+  /// Ends the calls of comm_abort() and destroy() that would wait for ever, as the end of a process does, and returns
+  /// the number of these calls. Waits until `libraries` have no owner.
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
-  /// Number of calls of cancel() and destroy() that have not returned.
+  /// Number of calls of comm_abort() and destroy() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }
   /// Number of threads that NCCL 2.28 would have started to enqueue collectives, on all ranks together.
   [[nodiscard]] int threads_started() const { return threads_started_.load(); }
@@ -103,7 +103,7 @@ class FakeNccl final : public comm::nccl::Api {
   Result state(Comm comm) override;
   Result finalize(Comm comm) override;
   Result destroy(Comm comm) override;
-  Result cancel(Comm comm) override;
+  Result comm_abort(Comm comm) override;
   Result begin_group() override;
   Result end_group() override;
   Result all_reduce(Comm comm, const Arguments& what, gpu::StreamView stream) override {
@@ -129,8 +129,8 @@ class FakeNccl final : public comm::nccl::Api {
   }
   Result allocate(std::size_t bytes, void*& data) override;
   Result free(void* data) override;
-  Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) override;
-  Result withdraw(Comm comm, Registration registration) override;
+  Result comm_register(Comm comm, std::span<std::byte> memory, Registration& registration) override;
+  Result comm_deregister(Comm comm, Registration registration) override;
 
  private:
   struct Member;

@@ -186,7 +186,7 @@ TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
         EXPECT_EQ(data[4], std::byte(8 - rank.rank));
       }
       rank.host->control().barrier(soon());
-      static_cast<void>(rank.nccl->cancel(comm));
+      static_cast<void>(rank.nccl->comm_abort(comm));
       rank.gpu.drain(stream);
     });
     EXPECT_TRUE(outcome.good()) << outcome.text();

@@ -293,7 +293,7 @@ TEST(NcclLibrary, TheInstalledNcclGivesAnIdAndFailsWithAReasonWithoutAGpu) {
   EXPECT_EQ(result.status, comm::nccl::Status::kFailed);
   EXPECT_EQ(comm.native, nullptr);
   EXPECT_NE(api->explain(result, comm), "");
-  EXPECT_EQ(api->cancel(comm).status, comm::nccl::Status::kDone) << "a plane aborts whatever it has";
+  EXPECT_EQ(api->comm_abort(comm).status, comm::nccl::Status::kDone) << "a plane aborts whatever it has";
 }
 
 TEST(NcclLibrary, AMissingOneIsOneLine) {

@@ -152,7 +152,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
 // NCCL never returns here, but the training thread is not stuck. This thread leaves by itself, and samples are saved as
 // after any other error.
 TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
-  const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
+  const FakeNcclOptions stays{.abort_may_return = std::make_shared<std::atomic<bool>>(false)};
   const auto begin = Clock::now();
   const AbortOutcome outcome = run({stays}, {.leave = {}, .library_patience = 200ms}, kNothing,
                                    [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
@@ -164,7 +164,7 @@ TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
 
 // If the training thread is stuck freeing GPU memory, the engine must call StuckRank::leave, which ends a real process.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
-  const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
+  const FakeNcclOptions stays{.abort_may_return = std::make_shared<std::atomic<bool>>(false)};
   std::atomic<bool> told = false;
   const GpuOutcome outcome = on_gpu_ranks(2, {.nccl = {stays}}, [&](GpuRank& rank) {
     StuckRank stuck{.leave = [&](const Error&) { told = true; }, .patience = 500ms, .library_patience = 100ms};

@@ -12,7 +12,7 @@ from synthetic_store import REPOSITORY  # noqa: F401  (puts scripts/ on the path
 
 from hvdb.base.interval import Interval
 from hvdb.judge import rank_work
-from hvdb.judge.efficiency import Cell
+from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.read.runs import Component, Fact, Run, Samples
 from hvdb.show import advice
 from hvdb.show.advice import Evidence, ReductionCost
@@ -46,7 +46,7 @@ def part(fraction: float, half: float = 0.01, seconds: float = 0.3) -> Component
 def evidence(
     run: Run, *peers: Run, efficiency: Interval | None = None, examined: rank_work.Examined | None = None
 ) -> Evidence:
-    cell = Cell(
+    cell = EfficiencyRow(
         {"model": run.model}, "full", run.world_size, 8, 1, 1, Interval(1.0), "images", efficiency, None, None, ()
     )
     return Evidence(run, cell, [run, *peers], examined)

@@ -21,7 +21,7 @@ from hvdb.judge import claims, ring_model
 from hvdb.judge.bootstrap import Session, pool
 from hvdb.judge.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
 from hvdb.read import published
-from hvdb.run import reproduce
+from hvdb.show import claim_report
 
 CLAIM = claims.find("horovod-512")
 PUBLISHED = published.load()
@@ -288,7 +288,7 @@ class PageTest(unittest.TestCase):
         done = execute(SCRIPTS / "reproduce", "horovod-512", code=3)
         first = done.stdout.splitlines()[:7]
         self.assertIn("512 GPUs", first[0])
-        self.assertEqual([line.strip() for line in first[1:]], reproduce.commands(CLAIM))
+        self.assertEqual([line.strip() for line in first[1:]], claim_report.commands(CLAIM))
         self.assertEqual(len(re.findall(r"not measured here$", done.stdout, re.MULTILINE)), 12)
         self.assertRegex(done.stdout, r"ResNet-101 on 2 ranks: \d+\.\d \[.*device cpu, not cuda")
 

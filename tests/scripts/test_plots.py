@@ -190,17 +190,19 @@ class PlotTest(SharedFolderTest):
 class ScalingTest(unittest.TestCase):
     """Tests what the scaling figure shows, and where."""
 
-    def cells(self, *specs: SessionSpec) -> list[efficiency.Cell]:
+    def cells(self, *specs: SessionSpec) -> list[efficiency.EfficiencyRow]:
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder) / "a.db", *specs)
             loaded = runs.load([Path(folder) / "a.db"])
         return efficiency.cells(efficiency.select(loaded).runs)
 
-    def with_efficiency(self, *figures: Interval) -> list[efficiency.Cell]:
+    def with_efficiency(self, *figures: Interval) -> list[efficiency.EfficiencyRow]:
         (solo, full) = self.cells(SessionSpec())
         return [solo, *(replace(full, ranks=2 + i, efficiency=figures[i]) for i in range(len(figures)))]
 
-    def drawn(self, cells: Sequence[efficiency.Cell], points: Sequence[published.PublishedPoint]) -> figure.Figure:
+    def drawn(
+        self, cells: Sequence[efficiency.EfficiencyRow], points: Sequence[published.PublishedPoint]
+    ) -> figure.Figure:
         with mock.patch.object(figure, "save") as save:
             plot_scaling.draw(cells, points, Path("none.png"))
         fig = save.call_args[0][0]

@@ -181,7 +181,7 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), 
 
 
 class EfficiencyTest(FolderTest):
-    def cells(self, *specs: SessionSpec, **options: bool) -> list[efficiency.Cell]:
+    def cells(self, *specs: SessionSpec, **options: bool) -> list[efficiency.EfficiencyRow]:
         self.db.unlink(missing_ok=True)
         make(self.db, *specs)
         selection = efficiency.select(runs.load([self.db]))

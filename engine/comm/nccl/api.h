@@ -3,8 +3,8 @@
 //
 // Communicators are non-blocking: every call may return kInProgress. The caller must then call state() until the result
 // is no longer kInProgress, before it uses the communicator or the stream again.
-// Threads: as in NCCL. One thread at a time uses a communicator, but other threads may call state() and cancel(). The
-// caller must hold no lock during cancel() or destroy().
+// Threads: as in NCCL. One thread at a time uses a communicator, but other threads may call state() and comm_abort().
+// The caller must hold no lock during comm_abort() or destroy().
 #pragma once
 
 #include <array>
@@ -89,7 +89,7 @@ class Api {
   virtual Result destroy(Comm comm) = 0;
   /// Calls ncclCommAbort, which ends work in flight at once. The call returns only when no CUDA graph holds a
   /// collective of `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.19 to 2.30).
-  virtual Result cancel(Comm comm) = 0;
+  virtual Result comm_abort(Comm comm) = 0;
 
   // NCCL takes the calls that one thread makes between begin_group() and end_group() as one group. For a non-blocking
   // communicator NCCL starts one thread per group, or one thread per call outside a group (NCCL 2.28.9). The calls are
@@ -111,8 +111,8 @@ class Api {
 
   virtual Result allocate(std::size_t bytes, void*& data) = 0;
   virtual Result free(void* data) = 0;
-  virtual Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) = 0;
-  virtual Result withdraw(Comm comm, Registration registration) = 0;
+  virtual Result comm_register(Comm comm, std::span<std::byte> memory, Registration& registration) = 0;
+  virtual Result comm_deregister(Comm comm, Registration registration) = 0;
 };
 
 /// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if no libnccl is

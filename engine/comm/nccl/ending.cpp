@@ -85,7 +85,7 @@ void Plane::abort() noexcept {
     for (const Deadline courtesy = Deadline::after(kCourtesy); ending->calls.load() > 0 && !courtesy.passed();) {
       std::this_thread::sleep_for(200us);
     }
-    static_cast<void>(api->cancel(gone));
+    static_cast<void>(api->comm_abort(gone));
   });
 }
 

@@ -141,7 +141,7 @@ class Library final : public Api {
   }
   Result finalize(Comm comm) override { return result_of(f_.comm_finalize(native(comm))); }
   Result destroy(Comm comm) override { return result_of(f_.comm_destroy(native(comm))); }
-  Result cancel(Comm comm) override { return result_of(f_.comm_abort(native(comm))); }
+  Result comm_abort(Comm comm) override { return result_of(f_.comm_abort(native(comm))); }
   Result begin_group() override { return result_of(f_.group_start()); }
   Result end_group() override { return result_of(f_.group_end()); }
 
@@ -174,10 +174,10 @@ class Library final : public Api {
 
   Result allocate(std::size_t bytes, void*& data) override { return result_of(f_.mem_alloc(&data, bytes)); }
   Result free(void* data) override { return result_of(f_.mem_free(data)); }
-  Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) override {
+  Result comm_register(Comm comm, std::span<std::byte> memory, Registration& registration) override {
     return result_of(f_.comm_register(native(comm), memory.data(), memory.size(), &registration.native));
   }
-  Result withdraw(Comm comm, Registration registration) override {
+  Result comm_deregister(Comm comm, Registration registration) override {
     return result_of(f_.comm_deregister(native(comm), registration.native));
   }
 

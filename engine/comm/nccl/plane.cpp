@@ -49,28 +49,28 @@ class Plane::Memory final : public RegisteredMemory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() override {
-    withdraw();
+    deregister_memory();
     std::erase(plane_.memory_, this);
     if (!block_) static_cast<void>(plane_.api_->free(memory_.data()));
   }
   /// Registers memory that came from NCCL. Leaves plain memory unregistered.
-  void enroll() {
+  void register_memory() {
     if (block_) {
       plane_.unregistered_ = "it is plain memory";
       return;
     }
     const Result result = plane_.call([&](Comm comm) {
-      return plane_.api_->enroll(comm, {memory_.data(), rounded_up(memory_.size())}, registration_);
+      return plane_.api_->comm_register(comm, {memory_.data(), rounded_up(memory_.size())}, registration_);
     });
     if (result.status == Status::kFailed) {
       plane_.unregistered_ = "ncclCommRegister: " + plane_.explain(result);
       registration_ = {};
     }
   }
-  void withdraw() {
+  void deregister_memory() {
     if (registration_.native == nullptr || plane_.aborted_) return;
     const Registration gone = std::exchange(registration_, {});
-    static_cast<void>(plane_.call([&](Comm comm) { return plane_.api_->withdraw(comm, gone); }));
+    static_cast<void>(plane_.call([&](Comm comm) { return plane_.api_->comm_deregister(comm, gone); }));
   }
   [[nodiscard]] std::span<std::byte> bytes() const override { return memory_; }
 
@@ -82,7 +82,7 @@ class Plane::Memory final : public RegisteredMemory {
       return;  // the caller tries plain memory, whose error says how much is free
     }
     memory_ = {static_cast<std::byte*>(data), bytes};
-    enroll();
+    register_memory();
   }
 
   Plane& plane_;
@@ -141,12 +141,12 @@ void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
   options_.register_memory = options.register_memory;
   if (alone()) return;
   complete("what was enqueued before connecting anew", deadline);
-  for (Memory* const memory : memory_) memory->withdraw();
+  for (Memory* const memory : memory_) memory->deregister_memory();
   disconnect(deadline);
   unregistered_.clear();
   connect(deadline);
   if (!options_.register_memory) return;
-  for (Memory* const memory : memory_) memory->enroll();
+  for (Memory* const memory : memory_) memory->register_memory();
   wait_for_call(state(), "registering memory anew", deadline);
 }
 

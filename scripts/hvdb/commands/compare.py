@@ -14,7 +14,7 @@ from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.commands import add_several, judging, new_parser, selection
 from hvdb.judge import sides, verdict
 from hvdb.judge.comparable import Difference
-from hvdb.judge.sides import Cell, Outcome
+from hvdb.judge.sides import BothSides, Outcome
 from hvdb.judge.thresholds import Thresholds
 from hvdb.read import others
 from hvdb.read.others import Results
@@ -34,7 +34,7 @@ ONE_PROCESS = (
 )
 
 
-def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
+def judge_unpaired(cells: Sequence[BothSides], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
     """Judges cells whose two sides were not measured in turn.
 
     expected: patterns of the names of facts that may differ between the sides.

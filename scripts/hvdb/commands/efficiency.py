@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _document(cell: efficiency.Cell) -> dict[str, Any]:
+def _document(cell: efficiency.EfficiencyRow) -> dict[str, Any]:
     """Returns the cell as JSON values, with the first answer about its efficiency as text (%).
 
     An efficiency without an interval is not a result, so its value is null.

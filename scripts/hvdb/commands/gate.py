@@ -18,7 +18,7 @@ from hvdb.judge import verdict
 from hvdb.read import others
 from hvdb.read.runs import GrowingStore
 from hvdb.run import gate, gate_plan, rerun, side_command, tool_gate
-from hvdb.run.gate_plan import Plan
+from hvdb.run.gate_plan import GatePlan
 from hvdb.show.verdict_report import Report
 
 DEFAULT_PAIRS, DEFAULT_SECONDS = 12, 5.0
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     launch = side_command.split_words(arguments.launch, "--launch")
     cells = _cells(arguments.cell or [""])
     parsed = {name: side_command.parse(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
-    plan = Plan(
+    plan = GatePlan(
         a=parsed["a"].text,
         b=parsed["b"].text,
         launch=arguments.launch,
@@ -153,7 +153,7 @@ def _run_tool(arguments: argparse.Namespace) -> int:
         if vars(arguments)[name] != default:
             raise HvdbError(f"--{name}: is for runs of hvd_bench; with --tool the commands of --a and --b say it")
     commands = {name: side_command.tool_command(vars(arguments)[name], f"--{name}") for name in ("a", "b")}
-    plan = tool_gate.Plan(
+    plan = tool_gate.ToolGatePlan(
         arguments.tool,
         arguments.a,
         arguments.b,
@@ -181,7 +181,7 @@ def _run_tool(arguments: argparse.Namespace) -> int:
         return judging.show(tool_gate.measure(bench, tool_gate.begin(arguments.db, plan)), arguments)
 
 
-def _say_cost(plan: Plan, db: Path) -> None:
+def _say_cost(plan: GatePlan, db: Path) -> None:
     most = len(plan.cells) * plan.looks[-1]
     looks = ", ".join(map(str, plan.looks))
     lines = [

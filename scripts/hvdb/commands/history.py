@@ -12,7 +12,7 @@ from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import add_several, judging, new_parser
 from hvdb.judge import expected, history, sides
 from hvdb.judge.expected import Expected
-from hvdb.judge.history import Outcome
+from hvdb.judge.history import SeriesOutcome
 from hvdb.judge.thresholds import COST, METRICS
 from hvdb.read.runs import Run
 from hvdb.show import history_report
@@ -124,7 +124,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
     return named
 
 
-def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
+def _accept(outcomes: Sequence[SeriesOutcome], reason: str, file: Path) -> None:
     """Adds to `file`, for each judged network and number of ranks, a change expected since its first judged session."""
     judged = [outcome.series.runs[outcome.judged] for outcome in outcomes if outcome.judged is not None]
     first: dict[tuple[str, int], Run] = {}

@@ -15,7 +15,7 @@ from hvdb.judge import claims, efficiency
 from hvdb.judge.claims import Options
 from hvdb.read import predictions, published
 from hvdb.read.runs import Run, by_session, grouped
-from hvdb.run import reproduce
+from hvdb.show import claim_report
 
 EXITS = {
     claims.REPRODUCED: EXIT_GOOD,
@@ -110,10 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
         except NotComparable as error:
             left_out.append(f"{len(kind)} on another device: {error}")
     lines = claims.lines(claim, points, cells, options)
-    notes = reproduce.others(claim, cells, lines, options.device)
+    notes = claim_report.others(claim, cells, lines, options.device)
     left_out += chosen.left_out
     if arguments.json:
-        print(json.dumps(reproduce.document(claim, lines, notes, left_out, options, stores, predicted), indent=2))
+        print(json.dumps(claim_report.document(claim, lines, notes, left_out, options, stores, predicted), indent=2))
     else:
-        print(reproduce.text(claim, lines, notes, left_out, options, predicted))
+        print(claim_report.text(claim, lines, notes, left_out, options, predicted))
     return EXITS[claims.overall(lines, claim.gpus)]

@@ -82,19 +82,21 @@ def pick(arguments: argparse.Namespace, *, may_be_none: bool = False) -> tuple[l
     )
 
 
-def cells(chosen: Sequence[runs.Run], arguments: argparse.Namespace) -> list[efficiency.Cell]:
+def cells(chosen: Sequence[runs.Run], arguments: argparse.Namespace) -> list[efficiency.EfficiencyRow]:
     """Returns the rows of the efficiency table and shows progress on the terminal. Errors: HvdbError, NotComparable."""
     with progress.shown("computing intervals") as step:
         return efficiency.cells(chosen, mix_fingerprints=arguments.mix_fingerprints, step=step)
 
 
-def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
+def choose(
+    arguments: argparse.Namespace,
+) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.EfficiencyRow]]:
     """Returns the two results of pick(), and the cells of the selected runs."""
     stored, selection = pick(arguments)
     return stored, selection, cells(selection.runs, arguments)
 
 
-def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
+def require_cells(cells: Sequence[efficiency.EfficiencyRow], selection: efficiency.Selection) -> None:
     """Raises HvdbError if `cells` is empty. The error's text says which runs were left out."""
     if not cells:
         reasons = "; ".join(selection.left_out) or "the stores hold no runs"

@@ -22,7 +22,7 @@ from hvdb.base.errors import HvdbError
 from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
-from hvdb.judge.efficiency import Cell
+from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.judge.ring_model import Bounds, Inputs, bounds
 from hvdb.read.published import PublishedPoint
 from hvdb.read.runs import Run
@@ -185,7 +185,9 @@ def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[Publis
     return Inputs(point.gpus, PARAMETERS[point.model], link, rate, point.batch_per_gpu, options.backward_share)
 
 
-def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cell], options: Options) -> list[Line]:
+def lines(
+    claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[EfficiencyRow], options: Options
+) -> list[Line]:
     """Returns every point of the claim with its verdict. A point that was measured with two schedules gives two lines.
 
     Errors: HvdbError if two different measured configurations match one point.
@@ -225,7 +227,7 @@ def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cel
     return judged
 
 
-def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -> None:
+def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[EfficiencyRow]) -> None:
     for first, second in pairwise(matching):
         if first.configuration["schedule"] == second.configuration["schedule"]:
             differing = [

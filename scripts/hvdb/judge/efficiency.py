@@ -56,7 +56,7 @@ def _ends(figure: Interval) -> tuple[float | None, float | None]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class EfficiencyRow:
     """One row of the efficiency table.
 
     kind: 'solo' (the one-rank baseline, whose efficiency is 1 by definition) or 'full' (all ranks, with reductions).
@@ -174,7 +174,9 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
     return alone / (alone + exposed)
 
 
-def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent) -> list[Cell]:
+def cells(
+    runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent
+) -> list[EfficiencyRow]:
     """Returns the rows of the efficiency table, sorted by configuration and then by number of ranks.
 
     Each row pools the sessions of one configuration and number of ranks.
@@ -200,7 +202,7 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress
     return table
 
 
-def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
+def notes(cells: Sequence[EfficiencyRow], runs: Sequence[Run]) -> list[str]:
     """Returns lines to print under `cells`, which were computed from `runs`."""
     return (
         size_notes(runs) + precision_notes(cells, runs) + curve_notes(runs) + [f"caution: {c}" for c in cautions(runs)]
@@ -247,7 +249,7 @@ def curve_notes(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
+def precision_notes(cells: Sequence[EfficiencyRow], runs: Sequence[Run]) -> list[str]:
     """Returns warnings about the precision of the figures of `cells`, which were computed from `runs`."""
     by_id = {run.uuid: run for run in runs}
     notes = []
@@ -309,7 +311,7 @@ def pooled_efficiency(sessions: Sequence[Session]) -> Interval:
     return replace(pooled, lowest=min([pooled.lowest, *ends]), highest=max([pooled.highest, *ends]))
 
 
-def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> Cell:
+def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> EfficiencyRow:
     key, kind, ranks, allocation = row
     configuration = dict(zip(comparable.CURVE_COLUMNS, key, strict=True))
     members = [group[kind] for group in groups]
@@ -333,7 +335,7 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
         for phase in ("solo", "none", "full")
         if phase in group and (kind == "full" or phase == kind)
     ]
-    return Cell(
+    return EfficiencyRow(
         configuration=configuration,
         kind=kind,
         ranks=ranks,

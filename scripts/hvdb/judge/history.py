@@ -17,11 +17,11 @@ from itertools import pairwise
 import numpy as np
 
 from hvdb.base.errors import HvdbError
-from hvdb.judge import change_points, comparable, prediction, sides
+from hvdb.judge import change_points, comparable, prediction_interval, sides
 from hvdb.judge.change_points import Change
 from hvdb.judge.comparable import Difference
 from hvdb.judge.expected import Expected, Moment, moment
-from hvdb.judge.prediction import Judgement
+from hvdb.judge.prediction_interval import NewestJudgement
 from hvdb.judge.thresholds import COST, Thresholds
 from hvdb.read.runs import Run, grouped
 
@@ -63,7 +63,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeriesOutcome:
     """The result for one series. judged: index of the judged session.
 
     judged and judgement are None if no session of the series was judged. reason: why the threshold has its value.
@@ -72,7 +72,7 @@ class Outcome:
 
     series: Series
     judged: int | None
-    judgement: Judgement | None
+    judgement: NewestJudgement | None
     reason: str
     changes: list[Change] | None
 
@@ -146,7 +146,9 @@ def _judged(series: Series, new: Collection[str] | None) -> int | None:
     return named[0] if named else None
 
 
-def judge(all_series: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
+def judge(
+    all_series: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None
+) -> list[SeriesOutcome]:
     """Returns an outcome for each series. new: UUIDs of the sessions to judge; None: as in _judged().
 
     Errors: HvdbError if `new` contains several sessions of one series.
@@ -159,9 +161,9 @@ def judge(all_series: Sequence[Series], tolerances: Thresholds, new: Collection[
             name = series.runs[index].uuid
             observed[name] = series.costs[series.segment_begin(index) : index], float(series.costs[index])
             thresholds[name] = rule.slowdown
-    judged = prediction.judge(observed, thresholds)
+    judged = prediction_interval.judge(observed, thresholds)
     return [
-        Outcome(
+        SeriesOutcome(
             series=series,
             judged=index,
             judgement=None if index is None else judged[series.runs[index].uuid],

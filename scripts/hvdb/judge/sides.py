@@ -29,7 +29,7 @@ WORK_COLUMNS = ("model", "image_size", "auxiliary_head", "world_size", "phase", 
 
 
 @dataclass(frozen=True)
-class Cell:
+class BothSides:
     """The runs of one configuration on both sides. a, b: runs of sides A and B. left_out: lines about unused runs.
 
     paired: True if a[i] and b[i] were measured in turn. If False, `a` and `b` may have different lengths.
@@ -47,7 +47,7 @@ def log_cost(run: Run) -> float:
     return math.log(efficiency.step_time(run).value / run.columns["batch_size"])
 
 
-def log_ratios(cell: Cell) -> np.ndarray:
+def log_ratios(cell: BothSides) -> np.ndarray:
     """Returns log(cost per image of b / cost per image of a) for each pair of a paired cell, (pairs,).
 
     A positive value means that b is slower.
@@ -70,10 +70,10 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
     return sorted(main_runs, key=lambda run: (run.started_utc, run.uuid))
 
 
-def labelled(stored: Iterable[Run]) -> list[Cell]:
+def labelled(stored: Iterable[Run]) -> list[BothSides]:
     """Returns the paired cells of the runs that have a gate's labels. The cell that was measured first comes first.
 
-    A pair is used if each of its sides was measured exactly once and completely. Cell.left_out has the number of unused
+    A pair is used if each of its sides was measured exactly once and completely. left_out has the number of unused
     pairs. Errors: NotComparable if the two sides of a cell did different work, or if runs of one side differ in
     fingerprint.
     """
@@ -90,10 +90,10 @@ def labelled(stored: Iterable[Run]) -> list[Cell]:
     return [_paired(cell, pairs) for cell, pairs in by_cell.items()]
 
 
-def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
+def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> BothSides:
     measured = [{side: sessions(kept) for side, kept in pairs[number].items()} for number in sorted(pairs)]
     whole = [pair for pair in measured if len(pair["a"]) == len(pair["b"]) == 1]
-    cell = Cell(name, [pair["a"][0] for pair in whole], [pair["b"][0] for pair in whole], paired=True)
+    cell = BothSides(name, [pair["a"][0] for pair in whole], [pair["b"][0] for pair in whole], paired=True)
     if lost := len(measured) - len(whole):
         missing, twice = ({side: 0 for side in "ab"} for _ in range(2))
         for pair in measured:
@@ -117,7 +117,7 @@ def pair_number(run: Run) -> int:
     return int(run.fact(PAIR))
 
 
-def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], list[str]]:
+def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[BothSides], list[str]]:
     """Returns an unpaired cell for each configuration that both sides have.
 
     Also returns a line for each configuration that only one side has.
@@ -131,7 +131,7 @@ def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], li
     cells = []
     for key in sides[0]:
         if key in sides[1]:
-            cell = Cell(named[key], sides[0][key], sides[1][key], paired=False)
+            cell = BothSides(named[key], sides[0][key], sides[1][key], paired=False)
             _require_poolable_sides(cell)
             cells.append(cell)
     missing = [
@@ -176,12 +176,12 @@ def names(keys: Sequence[tuple]) -> dict[tuple, str]:
     return named
 
 
-def _require_poolable_sides(cell: Cell) -> None:
+def _require_poolable_sides(cell: BothSides) -> None:
     for side, runs in (("A", cell.a), ("B", cell.b)):
         comparable.require_poolable(runs, f"side {side} of cell {cell.name}")
 
 
-def _require_same_work(cell: Cell) -> None:
+def _require_same_work(cell: BothSides) -> None:
     """Raises NotComparable if the runs of the cell differ in WORK_COLUMNS."""
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
@@ -193,7 +193,7 @@ def _require_same_work(cell: Cell) -> None:
                 )
 
 
-def moved(cell: Cell, confidence: float) -> dict[str, Interval]:
+def moved(cell: BothSides, confidence: float) -> dict[str, Interval]:
     """Returns term of the decomposition -> its growth from A to B, as a fraction of A's median step time.
 
     The term with the largest growth comes first. The term 'alone' is the step time of one rank alone. The result is
@@ -216,7 +216,7 @@ def _seconds(run: Run) -> dict[str, float]:
     return parts
 
 
-def differences(cell: Cell) -> list[comparable.Difference]:
+def differences(cell: BothSides) -> list[comparable.Difference]:
     """Returns the facts and columns in which the first run of A and the first run of B differ.
 
     Facts and columns of the fingerprint come first. VOLATILE facts are left out.
@@ -226,12 +226,12 @@ def differences(cell: Cell) -> list[comparable.Difference]:
     return [difference for difference in differing if not difference.key.startswith(VOLATILE)]
 
 
-def first(cell: Cell, pairs: int) -> Cell:
+def first(cell: BothSides, pairs: int) -> BothSides:
     """Returns a paired cell with only its first pairs. pairs: the number of pairs that a verdict used."""
     return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 
-def newest(cell: Cell, most: int) -> Cell:
+def newest(cell: BothSides, most: int) -> BothSides:
     """Returns an unpaired cell with the newest `most` runs of each side. left_out says how many runs were dropped."""
     left_out = [
         f"{len(side_runs) - most} older runs of {name}"
@@ -266,7 +266,7 @@ class Outcome:
     notes: Sequence[str] = ()
 
 
-def outcome_of(cell: Cell, judgement: Judgement, reason: str) -> Outcome:
+def outcome_of(cell: BothSides, judgement: Judgement, reason: str) -> Outcome:
     """Returns the result for `cell`: its judgement, the moved terms and the differences of its sides."""
     return Outcome(
         cell.name,

@@ -45,7 +45,7 @@ MAX_DOUBLINGS = 20  # from 1 to 1,048,576 nodes
 
 
 @dataclass(frozen=True)
-class Cell:
+class CollectiveTimes:
     """The times of one collective in one session. size: bytes, as nccl-tests counts them. samples: seconds, of the
     slowest rank, shape (samples,). imported: another program measured them, and one sample is a mean."""
 
@@ -159,7 +159,7 @@ class Cost:
 
     operation: str
     algorithm: str
-    cells: dict[World, dict[int, list[Cell]]]
+    cells: dict[World, dict[int, list[CollectiveTimes]]]
     inner: OneWorldCost | None = None
     spread: Spread = field(init=False)
 
@@ -178,7 +178,7 @@ class Cost:
         self._own = {world: self._curve(world, medians[world], inside) for world in self.worlds}
         self._common, self.spread = _pool(self._own)
 
-    def _sizes(self, world: World) -> list[tuple[int, list[Cell]]]:
+    def _sizes(self, world: World) -> list[tuple[int, list[CollectiveTimes]]]:
         return sorted(self.cells[world].items())
 
     def _curve(self, world: World, medians: Sequence[float], inside: OneWorldDrawn | None) -> Curve:
@@ -236,12 +236,12 @@ def between_nodes(sizes: Sequence[float], seconds: Sequence[float], inside: OneW
     return [max(s - inside.curve.at(size), MIN_BETWEEN / 2 * s) for size, s in zip(sizes, seconds, strict=True)]
 
 
-def _median(cells: Sequence[Cell]) -> float:
+def _median(cells: Sequence[CollectiveTimes]) -> float:
     """Returns the median over sessions of the sessions' medians."""
     return float(np.median([np.median(cell.samples) for cell in cells]))
 
 
-def _resampled(sizes: Sequence[Sequence[Cell]], random: np.random.Generator) -> list[float]:
+def _resampled(sizes: Sequence[Sequence[CollectiveTimes]], random: np.random.Generator) -> list[float]:
     """Returns for each size the median of resampled samples. A session is drawn for all sizes, since what makes it slow
     does so at all of them. Where there is nothing to resample, all sizes are by one factor slower or faster."""
     sessions = sorted({cell.session for cells in sizes for cell in cells})
@@ -257,7 +257,7 @@ def _resampled(sizes: Sequence[Sequence[Cell]], random: np.random.Generator) -> 
     return medians
 
 
-def only_means(cells: Iterable[Cell]) -> bool:
+def only_means(cells: Iterable[CollectiveTimes]) -> bool:
     """Returns True if no cell tells how times vary."""
     return all(len(cell.samples) == 1 for cell in cells)
 
@@ -308,14 +308,14 @@ def _drift(worlds: Sequence[World], means: np.ndarray) -> tuple[float, float]:
     return trust * slope, DRIFT
 
 
-def fit(operation: str, algorithm: str, cells: Iterable[Cell], inner: OneWorldCost | None = None) -> Cost:
+def fit(operation: str, algorithm: str, cells: Iterable[CollectiveTimes], inner: OneWorldCost | None = None) -> Cost:
     """Returns the cost of an operation from cells of at least MIN_WORLDS worlds of several nodes. inner: of the part
     inside a node.
 
     Errors: TooLittle if there are fewer worlds, or fewer than MIN_SIZES sizes in one of them; HvdbError for unlike
     numbers of ranks per node.
     """
-    by_world: dict[World, dict[int, list[Cell]]] = {}
+    by_world: dict[World, dict[int, list[CollectiveTimes]]] = {}
     for cell in cells:
         if cell.world.nodes > 1 and len(cell.samples):
             by_world.setdefault(cell.world, {}).setdefault(cell.size, []).append(cell)
@@ -345,7 +345,7 @@ class OneWorldCost:
     operation: str
     algorithm: str
     world: World
-    cells: Mapping[int, Sequence[Cell]]
+    cells: Mapping[int, Sequence[CollectiveTimes]]
 
     def covers(self, world: World, size: float) -> bool:
         return world == self.world and min(self.cells) <= size <= max(self.cells)
@@ -375,9 +375,9 @@ class OneWorldDrawn:
         return self.curve.at(size)
 
 
-def one_world(operation: str, algorithm: str, world: World, cells: Iterable[Cell]) -> OneWorldCost:
+def one_world(operation: str, algorithm: str, world: World, cells: Iterable[CollectiveTimes]) -> OneWorldCost:
     """Returns the cost on `world` alone. Errors: TooLittle if fewer than MIN_SIZES sizes were measured there."""
-    by_size: dict[int, list[Cell]] = {}
+    by_size: dict[int, list[CollectiveTimes]] = {}
     for cell in cells:
         if cell.world == world and len(cell.samples):
             by_size.setdefault(cell.size, []).append(cell)

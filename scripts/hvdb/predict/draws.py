@@ -52,7 +52,7 @@ FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate ta
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictedWorld:
     """The prediction for one world. step: seconds. efficiency, parts: fractions; parts are medians, of the step.
     steps: simulated in each draw."""
 
@@ -70,7 +70,7 @@ class Variant:
 
     text: str
     inputs: Inputs
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PredictedWorld] = field(default_factory=list)
 
 
 @dataclass
@@ -354,18 +354,20 @@ class Predictor:
         alone = np.exp(of_alone * random.permutation(normal))
         return step * alone * np.exp(of_efficiency * random.permutation(normal)), alone
 
-    def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> Row:
+    def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> PredictedWorld:
         draws = [self._draw(number, fixed) for number in range(self.draws)]
         of_step, of_alone = self._beyond_the_model(made, world, draws)
         if "model" in fixed:
             of_step, of_alone = np.median(of_step), np.median(of_alone)
         alone = np.array([draw.alone for draw in draws])
         if world.ranks == 1:
-            return Row(world, band(alone * of_alone), Interval(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0))
+            return PredictedWorld(
+                world, band(alone * of_alone), Interval(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0)
+            )
         found = self._simulate(made, world, draws, fixed)
         step = np.array([result["step"] for result in found])
         parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
         compute = np.array([draw.compute for draw in draws])
         parts["interference"] = float(np.median((compute - alone) / step))
         step, alone, steps = step * of_step, alone * of_alone, self._steps(made, world, self.draws)
-        return Row(world, band(step), band(alone / step), parts, steps, remarks.notes(made, world))
+        return PredictedWorld(world, band(step), band(alone / step), parts, steps, remarks.notes(made, world))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable, TooLittle
 from hvdb.predict import cost, imported, link
-from hvdb.predict.cost import Cell, Cost, OneWorldCost, World
+from hvdb.predict.cost import CollectiveTimes, Cost, OneWorldCost, World
 from hvdb.predict.imported import Added
 from hvdb.predict.labels import ASSUMED, IMPORTED, MEASURED, Label
 from hvdb.predict.link import ChangedCost, DeclaredCost, Link, LinkChange
@@ -53,10 +53,10 @@ class Fabric:
 
     forced: str
     plane: str
-    cells: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
+    cells: dict[tuple[str, str], list[CollectiveTimes]] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    imported: dict[str, list[Cell]] = field(default_factory=dict)
+    imported: dict[str, list[CollectiveTimes]] = field(default_factory=dict)
     stated: str = ""
     link: Link | None = None
     change: LinkChange = field(default_factory=LinkChange)
@@ -292,7 +292,7 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allre
     return fabric
 
 
-def _import(fabric: Fabric, found: dict[str, list[Cell]]) -> None:
+def _import(fabric: Fabric, found: dict[str, list[CollectiveTimes]]) -> None:
     for operation, cells in found.items():
         world = cells[0].world
         if fabric.stated and world.nodes > 1:
@@ -315,5 +315,5 @@ def _add(fabric: Fabric, session: CollSession, world: World, kind: str) -> None:
         ran = "nccl" if fabric.plane.startswith("nccl") else algorithm_that_ran(columns["data_plane"])
         hierarchical = columns["data_plane"].startswith("hierarchical")
         algorithm = "" if columns["operation"] == BARRIER else name_on(world, columns["operation"], ran, hierarchical)
-        made = Cell(world, columns["bytes"], cell.samples, columns["session_uuid"])
+        made = CollectiveTimes(world, columns["bytes"], cell.samples, columns["session_uuid"])
         fabric.cells.setdefault((columns["operation"], algorithm), []).append(made)

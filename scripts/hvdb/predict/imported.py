@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdb.base.errors import HvdbError, TooLittle
-from hvdb.predict.cost import MAX_SIZES, MIN_SIZES, ONE_MEAN, Cell, World, only_means
+from hvdb.predict.cost import MAX_SIZES, MIN_SIZES, ONE_MEAN, CollectiveTimes, World, only_means
 from hvdb.predict.link import Link
 from hvdb.read import imported_collectives
 from hvdb.read.imported_collectives import Imported
@@ -53,7 +53,7 @@ def read(text: str) -> File:
     return File(file, ranks, contents)
 
 
-def cells(one: File, kind: str, ranks_per_node: int) -> dict[str, list[Cell]]:
+def cells(one: File, kind: str, ranks_per_node: int) -> dict[str, list[CollectiveTimes]]:
     """Returns operation -> cells. kind: the type that the training reduces, in the words of nccl-tests.
 
     Errors: HvdbError for another type or unlike numbers of ranks on a node; TooLittle for too few sizes.
@@ -70,14 +70,16 @@ def cells(one: File, kind: str, ranks_per_node: int) -> dict[str, list[Cell]]:
     if not alike:
         found = sorted({f"{row.type} by '{row.reduction}'" for row in rows})
         raise HvdbError(f"{file} has times of {', '.join(found)}, but the training sums {kind}")
-    made: dict[str, list[Cell]] = {}
+    made: dict[str, list[CollectiveTimes]] = {}
     for operation in sorted({row.operation for row in alike}):
         mine = [row for row in alike if row.operation == operation]
         chosen = [row for row in mine if row.in_place] or mine  # training reduces in place
         # OSU counts what one rank gives to an all-gather, nccl-tests what it gets.
         factor = ranks if operation == "all_gather" and contents.program.startswith("OSU") else 1
         world = World(nodes, ranks_per_node)
-        made[operation] = [Cell(world, factor * row.size, np.array(row.seconds), imported=True) for row in chosen]
+        made[operation] = [
+            CollectiveTimes(world, factor * row.size, np.array(row.seconds), imported=True) for row in chosen
+        ]
         sizes = len({cell.size for cell in made[operation]})
         if sizes > MAX_SIZES:
             raise HvdbError(f"{file}: {operation} has {sizes} sizes, and at most {MAX_SIZES} are possible")
@@ -86,7 +88,7 @@ def cells(one: File, kind: str, ranks_per_node: int) -> dict[str, list[Cell]]:
     return made
 
 
-def note(one: File, found: dict[str, list[Cell]]) -> list[str]:
+def note(one: File, found: dict[str, list[CollectiveTimes]]) -> list[str]:
     """Returns a line if the file says nothing about how times vary."""
     if not all(only_means(same) for same in found.values()):
         return []

@@ -12,7 +12,7 @@ from hvdb.base.errors import HvdbError, NotComparable, TooLittle
 from hvdb.judge import comparable, efficiency
 from hvdb.predict import schedule
 from hvdb.read.names import COMPONENTS
-from hvdb.read.predictions import Prediction, Row
+from hvdb.read.predictions import PredictedRow, Prediction
 from hvdb.read.runs import Run, by_session
 
 LABEL = "label.prediction"
@@ -33,7 +33,7 @@ class Judged:
     differs most from its prediction, "" if no session has parts."""
 
     what_if: str
-    row: Row
+    row: PredictedRow
     runs: tuple[Run, ...]
     step: float
     interval: tuple[float, float] | None
@@ -121,7 +121,7 @@ def judge(prediction: Prediction, stored: Sequence[Run]) -> tuple[list[Judged], 
     return [_judged(prediction, row, sessions) for row, sessions in rows], notes
 
 
-def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]) -> Judged:
+def _judged(prediction: Prediction, row: PredictedRow, sessions: Sequence[dict[str, Run]]) -> Judged:
     full = tuple(phases["full"] for phases in sessions)
     times = [efficiency.step_time(run) for run in full]
     only = times[0] if len(times) == 1 else None
@@ -137,7 +137,7 @@ def _judged(prediction: Prediction, row: Row, sessions: Sequence[dict[str, Run]]
     )
 
 
-def _differs(row: Row, sessions: Sequence[dict[str, Run]]) -> str:
+def _differs(row: PredictedRow, sessions: Sequence[dict[str, Run]]) -> str:
     """Returns a text such as `exposed communication +9.1 points of the predicted step`."""
     whole = row.step_seconds.value
     gaps: dict[str, list[float]] = {}

@@ -12,7 +12,7 @@ import numpy as np
 from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
 from hvdb.predict import judge
-from hvdb.predict.draws import GROUPS, Prediction, Row, Variant
+from hvdb.predict.draws import GROUPS, PredictedWorld, Prediction, Variant
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.judge import Judged
 from hvdb.read.predictions import FORMAT, VERSION, band_document
@@ -129,7 +129,7 @@ def _measured(known: Measured) -> dict[str, Any]:
     return made
 
 
-def _row(place: int, row: Row, known: Measured | None) -> dict[str, Any]:
+def _row(place: int, row: PredictedWorld, known: Measured | None) -> dict[str, Any]:
     return {
         "what_if": place,
         "ranks": row.world.ranks,

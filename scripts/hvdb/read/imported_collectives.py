@@ -51,7 +51,7 @@ _UNIT = re.compile(r"#.*?\bLatency ?\((\w{1,8})\)")
 
 
 @dataclass(frozen=True)
-class Row:
+class ImportedRow:
     """One size of one collective. size: bytes as the program counts them. seconds: of one operation, a mean over its
     iterations, or each of them if the file has them."""
 
@@ -70,7 +70,7 @@ class Imported:
     program: str
     ranks: int | None
     nodes: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[ImportedRow, ...]
 
 
 def read(path: Path) -> Imported:
@@ -168,7 +168,7 @@ def _json(document: dict[str, Any]) -> Imported:
     return Imported(NCCL_TESTS, ranks, len(hosts) or None, tuple(rows))
 
 
-def _json_rows(result: dict[str, Any]) -> Iterator[Row]:
+def _json_rows(result: dict[str, Any]) -> Iterator[ImportedRow]:
     size = record.value(_Size, result.get("size"), "size")
     for key, in_place in (("out_of_place", False), ("in_place", True)):
         form = result.get(key)
@@ -185,7 +185,7 @@ def _json_rows(result: dict[str, Any]) -> Iterator[Row]:
                 raise Malformed(f"{key}_per_iter has no list of 1 to {MAX_ROWS} times")
         if any(isinstance(time, str) for time in times):
             raise Malformed(f"a time of {size} bytes is not a number")
-        yield Row(
+        yield ImportedRow(
             _operation(result.get("experiment_name")),
             record.value(_Type, result.get("type"), "type"),
             record.value(_Reduction, result.get("redop"), "redop"),
@@ -234,7 +234,7 @@ def _nccl_table(lines: list[str], heading: int) -> Imported:
             operation = _operation(line.rpartition("/")[2].partition(":")[2] or line.rpartition("/")[2])
     if hosts and sorted(hosts) != list(range(len(hosts))):
         raise Malformed("the list of ranks has a gap")
-    rows: list[Row] = []
+    rows: list[ImportedRow] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)
         if line.startswith("# Collective test starting:"):
@@ -250,7 +250,9 @@ def _nccl_table(lines: list[str], heading: int) -> Imported:
     return Imported(NCCL_TESTS, len(hosts) or None, len(set(hosts.values())) or None, tuple(rows))
 
 
-def _nccl_rows(fields: list[str], columns: list[str], places: list[int], operation: str, ranks: int) -> Iterator[Row]:
+def _nccl_rows(
+    fields: list[str], columns: list[str], places: list[int], operation: str, ranks: int
+) -> Iterator[ImportedRow]:
     if len(fields) < len(columns):
         raise Malformed(f"{len(fields)} fields, and the heading names {len(columns)}")
     size = _whole(fields[0], 0, MAX_SIZE, "size")
@@ -259,7 +261,7 @@ def _nccl_rows(fields: list[str], columns: list[str], places: list[int], operati
     for place, start in enumerate(places):
         if _wrong(fields[start + 3]):
             raise Malformed("wrong elements")
-        yield Row(
+        yield ImportedRow(
             operation or _by_its_rates(fields, start, ranks),
             record.value(_Type, fields[2], "type"),
             record.value(_Reduction, fields[3], "redop"),
@@ -296,7 +298,7 @@ def _osu(lines: list[str], heading: int, test: str) -> Imported:
     types = [found[1] for line in lines if (found := _OSU_TYPE.match(line[:MAX_LINE]))]
     if types and operation in _REDUCING:
         kind = _OSU_TYPES[record.value(Annotated[str, Words(tuple(_OSU_TYPES))], types[0], "Datatype")]
-    rows: list[Row] = []
+    rows: list[ImportedRow] = []
     for number, line in enumerate(lines[heading:], heading + 1):
         fields = _blamed(number, line)
         if _OSU.match(line):
@@ -310,7 +312,7 @@ def _osu(lines: list[str], heading: int, test: str) -> Imported:
                 raise Malformed("wrong elements")
             size = _whole(fields[0], 1, MAX_SIZE, "size")
             reduction = "sum" if operation in _REDUCING else "none"
-            rows.append(Row(operation, kind, reduction, False, size, (_seconds(fields[1], "time"),)))
+            rows.append(ImportedRow(operation, kind, reduction, False, size, (_seconds(fields[1], "time"),)))
         except Malformed as error:
             raise Malformed(f"line {number}: {error}") from error
         if len(rows) > MAX_ROWS:

@@ -24,7 +24,7 @@ from hvdb.base.sqlite import sqlite3
 from hvdb.read import lockless, schema, store, untrusted
 from hvdb.read.absorb import LEFTOVER_REASON, Place, absorb
 
-__all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
+__all__ = ["LEFTOVER_REASON", "MergeInputs", "MergeResult", "merge", "plan"]
 
 # Jobs save every few seconds, so a .partial file that changed within this time probably belongs to a running job.
 ALIVE_SECONDS = 120.0
@@ -38,7 +38,7 @@ WORKING_SUFFIX = ".merging"
 
 
 @dataclass
-class Plan:
+class MergeInputs:
     """The files to read. named: files that must be intact. leftovers: files of killed jobs, which may be in use."""
 
     named: list[Path]
@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MergeResult:
     """The result of a merge: numbers of runs, and lines to print.
 
     added: runs that are new in the output. present: runs that the output already had. incomplete: runs written with
@@ -66,7 +66,7 @@ class Outcome:
     coll_present: int = 0
 
 
-def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
+def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> MergeInputs:
     """Returns the files to read: `inputs`, and the `.partial` files that killed jobs left beside these files.
 
     A folder in `inputs` stands for its .db files. A `.partial` file that changed within the last ALIVE_SECONDS is read
@@ -100,7 +100,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
             start = f"{path.name}."
             near = (p for p in listing(path.parent) if store.is_partial(p) and p.name.startswith(start))
             beside.update(dict.fromkeys(near))
-    made = Plan(list(named))
+    made = MergeInputs(list(named))
     for leftover in beside:
         if leftover in named:
             continue
@@ -124,7 +124,7 @@ def _gone(leftover: Path) -> str:
 
 def merge(
     output: Path, inputs: Iterable[Path], *, skip_damaged: bool = False, step: progress.Step = progress.silent
-) -> Outcome:
+) -> MergeResult:
     """Adds all runs of `inputs` (files, or folders of files) to `output`, which is created if it does not exist.
 
     skip_damaged: leave out and report inputs that cannot be read. Without it, such an input is an error.
@@ -162,14 +162,14 @@ def _nothing(output: Path, left_out: Sequence[str], notes: Sequence[str]) -> Sto
 
 
 def _run(
-    work: Plan,
+    work: MergeInputs,
     named: list[Path],
     output: Path,
     working: Path,
     skip_damaged: bool,
     left_out: list[str],
     step: progress.Step,
-) -> Outcome:
+) -> MergeResult:
     files = [*named, *work.leftovers]
     sizes = [seen[1] if (seen := store.state(path)) else 0 for path in files]
     collected = _Collector(working, output, LARGE_PAGE_BYTES if sum(sizes) > LARGE_BYTES else PAGE_BYTES)
@@ -304,13 +304,13 @@ class _Collector:
         """Returns True if the working file has rows that the output does not have."""
         return bool(self._file_of)
 
-    def outcome(self, notes: list[str], left_out: list[str]) -> Outcome:
+    def outcome(self, notes: list[str], left_out: list[str]) -> MergeResult:
         """Returns the numbers of runs and sessions collected so far, with the given lines."""
         cut = "SELECT count(*) FROM main.run WHERE status = 'incomplete'"
         (incomplete,) = self._connection.execute(cut).fetchone()
         added = {table: len(uuids) for table, uuids in self._added.items()}
         present = {table: len(uuids - self._added[table]) for table, uuids in self._present.items()}
-        return Outcome(
+        return MergeResult(
             added=added[schema.RUN.table],
             present=present[schema.RUN.table],
             incomplete=incomplete,

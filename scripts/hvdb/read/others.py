@@ -17,7 +17,15 @@ from hvdb.base import printable, record, whole_file
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.record import Count, Malformed, Range, Text, Words
 from hvdb.read import imported_collectives
-from hvdb.read.imported_collectives import MAX_BYTES, MAX_ROWS, MAX_SECONDS, NCCL_TESTS, OSU_BENCHMARKS, Imported, Row
+from hvdb.read.imported_collectives import (
+    MAX_BYTES,
+    MAX_ROWS,
+    MAX_SECONDS,
+    NCCL_TESTS,
+    OSU_BENCHMARKS,
+    Imported,
+    ImportedRow,
+)
 
 GBENCH = "Google Benchmark"
 TOOLS = {"nccl-tests": NCCL_TESTS, "osu": OSU_BENCHMARKS, "gbench": GBENCH}
@@ -72,7 +80,7 @@ def _collectives(found: Imported) -> Results:
     return Results(found.program, {key: str(count) for key, count in counts.items() if count}, seconds)
 
 
-def _name(row: Row) -> str:
+def _name(row: ImportedRow) -> str:
     reduction = [] if row.reduction in ("sum", "none") else [row.reduction]
     place = ["in place"] if row.in_place else []
     return " ".join([row.operation, row.type, *reduction, str(row.size), *place])

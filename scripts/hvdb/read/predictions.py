@@ -65,7 +65,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictedRow:
     """what_if: index into Prediction.what_ifs. efficiency, parts: fractions; parts, those of PARTS, are of the step."""
 
     what_if: int
@@ -118,7 +118,7 @@ class Prediction:
     ]
     training: Annotated[dict[Name, LongName], FEW] = field(default_factory=dict)
     what_ifs: Annotated[tuple[WhatIf, ...], Count(256)]
-    rows: Annotated[tuple[Row, ...], Count(4096)]
+    rows: Annotated[tuple[PredictedRow, ...], Count(4096)]
 
     def __post_init__(self) -> None:
         if not self.predicted:

@@ -16,10 +16,10 @@ from typing import IO
 from hvdb.base import edge, locks, process, progress
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.judge import efficiency, sides
-from hvdb.judge.sides import Cell, Outcome
+from hvdb.judge.sides import BothSides, Outcome
 from hvdb.read.runs import GrowingStore, Run
 from hvdb.run import gate_plan, side_command
-from hvdb.run.gate_plan import Plan
+from hvdb.run.gate_plan import GatePlan
 from hvdb.run.side_command import Side
 from hvdb.show import tables
 
@@ -36,7 +36,7 @@ class Bench:
     store: keeps the runs. lock: the descriptor from locked().
     """
 
-    plan: Plan
+    plan: GatePlan
     sides: Mapping[str, Side]
     programs: Mapping[str, Path]
     launch: Sequence[str]
@@ -78,7 +78,7 @@ def locked(db: Path) -> AbstractContextManager[int]:
     return locks.held(target.with_name(f"{target.name}.lock"), taken)
 
 
-def measured(store: GrowingStore, plan: Plan) -> tuple[list[Cell], int]:
+def measured(store: GrowingStore, plan: GatePlan) -> tuple[list[BothSides], int]:
     """Returns the cells with the pairs in `store`, and the number of the next pair. Incomplete pairs stay incomplete.
 
     Errors: HvdbError if `store` contains runs that are not part of `plan`.
@@ -99,7 +99,7 @@ def measured(store: GrowingStore, plan: Plan) -> tuple[list[Cell], int]:
     return cells, max((sides.pair_number(run) for run in stored), default=0) + 1
 
 
-def _require_one_program(cell: Cell) -> None:
+def _require_one_program(cell: BothSides) -> None:
     for side, measured in (("a", cell.a), ("b", cell.b)):
         if len({run.fact("build.binary_hash") for run in measured}) > 1:
             raise NotComparable(
@@ -137,7 +137,7 @@ def kept(file: Path) -> str:
     return f"{file} keeps the pairs so far, and the same command goes on from there"
 
 
-def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> tuple[Run, Run]:
+def _newest_pair(bench: Bench, cells: Sequence[BothSides], name: str, pair: int) -> tuple[Run, Run]:
     """Returns the two runs of the newest pair of the cell `name`. pair: the number of this pair.
 
     Errors: HvdbError if a run is missing.

@@ -18,7 +18,7 @@ from hvdb.base import record
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.record import FINITE, SEVERAL, Malformed, Range
 from hvdb.judge import sides, verdict
-from hvdb.judge.sides import Cell, Outcome
+from hvdb.judge.sides import BothSides, Outcome
 from hvdb.judge.thresholds import Thresholds
 from hvdb.judge.verdict import Judgement
 
@@ -29,7 +29,7 @@ MAX_PAIRS = 100
 
 
 @dataclass(frozen=True)
-class Plan:
+class GatePlan:
     """The plan of a gate. a, b: Side.text of each side, with commits as hashes. launch: text of the option --launch.
 
     cells: name of a cell -> its options. looks: the numbers of pairs after which the cells are judged, ascending.
@@ -50,10 +50,10 @@ class Plan:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def read(text: str) -> Plan:
-    """Parses a plan from a label in a store. Errors: NotComparable if Plan.text() cannot have written `text`."""
+def read(text: str) -> GatePlan:
+    """Parses a plan from a label in a store. Errors: NotComparable if GatePlan.text() cannot have written `text`."""
     with record.faults_of("label gate.plan is not a plan of a gate", NotComparable):
-        plan = record.read(Plan, record.json_object(text, MAX_TEXT_LENGTH))
+        plan = record.read(GatePlan, record.json_object(text, MAX_TEXT_LENGTH))
         if not (plan.cells and list(plan.looks) == sorted(plan.looks) and plan.text() == text):
             raise Malformed("values that no gate plans")
     return plan
@@ -70,19 +70,19 @@ def order(seed: int, pair: int) -> tuple[str, str]:
     return ("b", "a") if flipped != bool(second) else ("a", "b")
 
 
-def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
+def cells_in_turn(names: Sequence[str], plan: GatePlan, pair: int) -> list[str]:
     """Returns `names` in an order that differs from pair to pair, so that no cell always follows the same cell."""
     return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
 
 
-def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
+def replay(plan: GatePlan, cells: Sequence[BothSides]) -> tuple[dict[str, Judgement], list[str]]:
     """Judges the pairs of `cells` at the plan's looks. Returns the results of verdict.replay()."""
     ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
     tolerated = {cell.name: plan.thresholds.rule(cell.a[0]).slowdown for cell in cells if cell.a}
     return verdict.replay(ratios, dict.fromkeys(plan.cells, plan.thresholds.default) | tolerated, plan.looks)
 
 
-def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
+def outcomes(plan: GatePlan, cells: Sequence[BothSides]) -> list[Outcome]:
     """Returns the verdict on every cell of the plan.
 
     Errors: HvdbError if there are too few pairs for any verdict; NotComparable for a cell that the plan does not have.

@@ -36,7 +36,7 @@ Seconds = Annotated[float, Range(MIN_SECONDS, MAX_SECONDS)]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ToolGatePlan:
     """What is fixed before the first pair. tool: a key of others.TOOLS. a, b: commands, as a person wrote them.
 
     rows: names or patterns of rows; empty: all rows. pairs: how many at most. resolved: side -> the command with the
@@ -62,7 +62,7 @@ class Pairs:
     B cut short. seconds: row -> [seconds of A, seconds of B] of each pair.
     """
 
-    plan: Plan
+    plan: ToolGatePlan
     facts: dict[str, Annotated[str, Text(300)]] = field(default_factory=dict)
     missing: Annotated[list[Annotated[str, Text(4096)]], Count(others.MAX_CELLS)] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0})
@@ -128,7 +128,7 @@ class Bench:
     lock: int
 
 
-def begin(file: Path, plan: Plan) -> Pairs:
+def begin(file: Path, plan: ToolGatePlan) -> Pairs:
     """Returns the pairs of `plan` so far. Errors: HvdbError if `file` holds anything else."""
     if not file.exists():
         return Pairs(plan)

@@ -16,7 +16,7 @@ from hvdb.base import data
 from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
-from hvdb.judge.efficiency import Cell
+from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.judge.rank_work import Examined, others_used
 from hvdb.read.runs import Component, Run
 from hvdb.show import rank_report, tables
@@ -59,7 +59,7 @@ class Evidence:
     """
 
     run: Run
-    cell: Cell
+    cell: EfficiencyRow
     peers: Sequence[Run]
     examined: Examined | None
 

@@ -19,8 +19,8 @@ from hvdb.judge import change_points, verdict
 from hvdb.judge.change_points import Change
 from hvdb.judge.comparable import Difference
 from hvdb.judge.expected import Expected
-from hvdb.judge.history import Outcome, Series
-from hvdb.judge.prediction import Judgement
+from hvdb.judge.history import Series, SeriesOutcome
+from hvdb.judge.prediction_interval import NewestJudgement
 from hvdb.judge.thresholds import COST
 from hvdb.judge.verdict import Verdict
 from hvdb.read.runs import Run
@@ -40,7 +40,7 @@ class Report:
     """The result of `hvdb history`. notes: lines about expected changes that had no effect."""
 
     metric: str
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[SeriesOutcome]
     notes: tuple[str, ...] = ()
 
     @property
@@ -101,7 +101,7 @@ def number(value: float) -> str:
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
-def _row(outcome: Outcome) -> tuple[str, ...]:
+def _row(outcome: SeriesOutcome) -> tuple[str, ...]:
     series, judged, known = outcome.series, outcome.judged, outcome.judgement
     begin = (series.name, when(series.runs[0]))
 
@@ -126,7 +126,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+def rows(outcomes: Sequence[SeriesOutcome]) -> list[tuple[str, ...]]:
     """Returns one tuple of strings per series, in the order of header()."""
     return [_row(outcome) for outcome in outcomes]
 
@@ -139,7 +139,7 @@ def opening(differences: Sequence[Difference]) -> str:
     return words or "another fingerprint, and no recorded fact says why"
 
 
-def _why(known: Judgement) -> str:
+def _why(known: NewestJudgement) -> str:
     """Returns the reason why a session is INCONCLUSIVE."""
     if known.missing:
         sessions = "session" if known.earlier == 1 else "sessions"
@@ -162,7 +162,7 @@ def expectation(entry: Expected) -> str:
     return f"expected since {entry.since}: {entry.reason}{f' (accepted {entry.accepted})' if entry.accepted else ''}"
 
 
-def details(outcome: Outcome) -> list[str]:
+def details(outcome: SeriesOutcome) -> list[str]:
     """Returns lines about one series: why it was opened, expected changes, change points, the reason of its verdict."""
     series, known = outcome.series, outcome.judgement
     lines = []
@@ -200,7 +200,7 @@ def text(report: Report) -> str:
     return "\n".join([tables.text_table(header(report.metric), rows(report.outcomes)), *map(printable.terminal, lines)])
 
 
-def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dict[str, Any]:
+def _judgement(series: Series, index: int, known: NewestJudgement, reason: str) -> dict[str, Any]:
     ends = (known.high, known.low)  # in this order, because the highest cost gives the lowest figure
     return {
         "run": series.runs[index].uuid,
@@ -220,7 +220,7 @@ def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dic
     }
 
 
-def _changes(outcome: Outcome) -> list[dict[str, Any]] | None:
+def _changes(outcome: SeriesOutcome) -> list[dict[str, Any]] | None:
     if outcome.changes is None:
         return None
     rows = []
@@ -232,7 +232,7 @@ def _changes(outcome: Outcome) -> list[dict[str, Any]] | None:
     return rows
 
 
-def _series(outcome: Outcome) -> dict[str, Any]:
+def _series(outcome: SeriesOutcome) -> dict[str, Any]:
     series = outcome.series
     return {
         "series": series.name,

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from hvdb.base import printable
 from hvdb.judge.expected import moment
-from hvdb.judge.history import Outcome
+from hvdb.judge.history import SeriesOutcome
 from hvdb.judge.thresholds import COST
 from hvdb.judge.verdict import Verdict
 from hvdb.read.runs import Run, grouped
@@ -36,7 +36,7 @@ VERDICT_LOOKS = {
 class _Panel:
     """The panel of one configuration. On the x axis, the sessions of the configuration are numbered by time."""
 
-    def __init__(self, axes: Axes, outcomes: Sequence[Outcome]) -> None:
+    def __init__(self, axes: Axes, outcomes: Sequence[SeriesOutcome]) -> None:
         self.axes = axes
         runs = sorted((run for outcome in outcomes for run in outcome.series.runs), key=moment)
         self.places = {run.uuid: place for place, run in enumerate(runs)}
@@ -49,7 +49,7 @@ class _Panel:
         axes.set_ylabel(printable.label(f"{runs[0].unit}/s") if metric == COST else "efficiency, %")
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), handletextpad=0.4)
 
-    def _series(self, outcome: Outcome, number: int) -> None:
+    def _series(self, outcome: SeriesOutcome, number: int) -> None:
         series = outcome.series
         at = np.array([self.places[run.uuid] for run in series.runs])
         figures = np.array([series.figure(cost) for cost in series.costs])
@@ -84,7 +84,7 @@ class _Panel:
             )
         self.noted += 1
 
-    def _judged(self, outcome: Outcome, at: np.ndarray, figures: np.ndarray) -> None:
+    def _judged(self, outcome: SeriesOutcome, at: np.ndarray, figures: np.ndarray) -> None:
         known, index, series = outcome.judgement, outcome.judged, outcome.series
         if known is None or index is None:
             return
@@ -110,7 +110,7 @@ class _Panel:
         self.axes.margins(y=0.3)
 
 
-def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
+def draw(outcomes: Sequence[SeriesOutcome], path: Path) -> Path:
     """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: those of figure.save()."""
     panels = grouped(outcomes, lambda outcome: outcome.series.name)
     height = HEAD + FOOT + PANEL_HEIGHT * len(panels)

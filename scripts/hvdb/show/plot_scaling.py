@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from hvdb.base import printable
 from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.efficiency import Cell
+from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.read.predictions import Prediction
 from hvdb.read.published import PublishedPoint
 from hvdb.show import figure, predicted, tables
@@ -55,9 +55,9 @@ DISTINCTIONS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
+def _curves(cells: Sequence[EfficiencyRow]) -> dict[tuple, list[EfficiencyRow]]:
     """Returns configuration -> its cells, sorted by number of ranks. A solo run stands for a full run on one rank."""
-    curves: dict[tuple, dict[int, Cell]] = {}
+    curves: dict[tuple, dict[int, EfficiencyRow]] = {}
     for cell in cells:
         points = curves.setdefault(tuple(cell.configuration.values()), {})
         if cell.ranks not in points or cell.kind == "solo":
@@ -86,7 +86,7 @@ def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def efficiency_axis(
-    cells: Sequence[Cell], points: Sequence[PublishedPoint], bands: Sequence[predicted.Curve] = ()
+    cells: Sequence[EfficiencyRow], points: Sequence[PublishedPoint], bands: Sequence[predicted.Curve] = ()
 ) -> tuple[float, float]:
     """Returns the bottom and the top of the axis of the efficiency in %. The top is between MIN_TOP and MAX_TOP."""
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
@@ -122,7 +122,9 @@ def _beside(ranks: int, highest: int, colour: str) -> dict[str, Any]:
     return {**place, "color": colour, "fontweight": "bold"}
 
 
-def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int) -> None:
+def _rates(
+    axes: Axes, curves: dict[str, list[EfficiencyRow]], style: dict, points: list[PublishedPoint], highest: int
+) -> None:
     for name, cells in curves.items():
         colour, marker = style[name]
         ranks = [cell.ranks for cell in cells]
@@ -144,7 +146,12 @@ def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[
 
 
 def _efficiencies(
-    axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int, top: float
+    axes: Axes,
+    curves: dict[str, list[EfficiencyRow]],
+    style: dict,
+    points: list[PublishedPoint],
+    highest: int,
+    top: float,
 ) -> None:
     """Draws the efficiencies of one panel. The axes of the panel end at `highest` ranks and at `top` %."""
     axes.axhline(100, linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED)
@@ -182,7 +189,7 @@ def _bands(axes: Axes, curves: Sequence[predicted.Curve], colours: Mapping[str, 
         axes.plot(ranks, middle, color=figure.INK, zorder=2, **PREDICTED_LINE)
 
 
-def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
+def _name_efficiency(axes: Axes, cell: EfficiencyRow, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
     """Writes the value of a curve's last point beside the point. For a value above the axis, draws an arrow at the top
     and writes the value beside the arrow."""
     value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
@@ -226,7 +233,7 @@ def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
 
 
 def draw(
-    cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path, predictions: Sequence[Prediction] = ()
+    cells: Sequence[EfficiencyRow], points: Sequence[PublishedPoint], path: Path, predictions: Sequence[Prediction] = ()
 ) -> Path:
     """Writes the figure to `path` and returns `path`. cells: one or more rows from efficiency.cells().
 

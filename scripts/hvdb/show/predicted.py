@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvdb.base.interval import Interval
-from hvdb.judge.efficiency import Cell
-from hvdb.read.predictions import Prediction, Row
+from hvdb.judge.efficiency import EfficiencyRow
+from hvdb.read.predictions import PredictedRow, Prediction
 from hvdb.read.published import PublishedPoint
 from hvdb.read.runs import IMAGES
 from hvdb.show import tables
@@ -36,10 +36,10 @@ class Curve:
 
     name: str
     model: str
-    rows: tuple[Row, ...]
+    rows: tuple[PredictedRow, ...]
 
 
-def of_cell(cell: Cell) -> Subject:
+def of_cell(cell: EfficiencyRow) -> Subject:
     """Returns the subject of a measured row."""
     known = cell.configuration
     return Subject(cell.model, known["compute_type"], cell.unit, known["batch_size"], cell.ranks)
@@ -112,7 +112,7 @@ def notes(predictions: Sequence[Prediction], subjects: Sequence[Subject]) -> lis
     return said
 
 
-def _measured(prediction: Prediction, row: Row, cells: Sequence[Cell]) -> str:
+def _measured(prediction: Prediction, row: PredictedRow, cells: Sequence[EfficiencyRow]) -> str:
     found = []
     for cell in cells:
         known = cell.configuration
@@ -126,7 +126,7 @@ def _measured(prediction: Prediction, row: Row, cells: Sequence[Cell]) -> str:
     return "; ".join(found) or "-"
 
 
-def _published(prediction: Prediction, row: Row, points: Sequence[PublishedPoint]) -> str:
+def _published(prediction: Prediction, row: PredictedRow, points: Sequence[PublishedPoint]) -> str:
     here = _subject(prediction, row.ranks)
     found = [
         f"{tables.percent(point.efficiency_stated)} ({point.network})" for point in points if of_point(point) == here
@@ -135,7 +135,7 @@ def _published(prediction: Prediction, row: Row, points: Sequence[PublishedPoint
 
 
 def section(
-    predictions: Sequence[Prediction], cells: Sequence[Cell], points: Sequence[PublishedPoint]
+    predictions: Sequence[Prediction], cells: Sequence[EfficiencyRow], points: Sequence[PublishedPoint]
 ) -> list[Section]:
     """Returns the section of the report: each prediction beside the measured and published efficiencies that agree."""
     full = [cell for cell in cells if cell.kind == "full" and cell.ranks > 1 and cell.efficiency is not None]

@@ -10,7 +10,7 @@ from hvdb.base import data
 from hvdb.base.errors import HvdbError
 from hvdb.judge import efficiency
 from hvdb.judge.comparable import System
-from hvdb.judge.efficiency import Cell, Selection
+from hvdb.judge.efficiency import EfficiencyRow, Selection
 from hvdb.judge.rank_work import Examined, others_used
 from hvdb.read import published
 from hvdb.read.predictions import Prediction
@@ -36,11 +36,11 @@ class Measured:
     """One system and its efficiency table. subjects: for each configuration, the row with the most ranks."""
 
     system: System
-    cells: Sequence[Cell]
+    cells: Sequence[EfficiencyRow]
 
     @property
-    def subjects(self) -> list[Cell]:
-        subjects: dict[tuple, Cell] = {}
+    def subjects(self) -> list[EfficiencyRow]:
+        subjects: dict[tuple, EfficiencyRow] = {}
         for cell in self.cells:
             key = tuple(cell.configuration.values())
             known = subjects.get(key)
@@ -48,13 +48,13 @@ class Measured:
                 subjects[key] = cell
         return list(subjects.values())
 
-    def newest(self, cell: Cell) -> Run:
+    def newest(self, cell: EfficiencyRow) -> Run:
         """Returns the newest of the cell's runs whose phase is `cell.kind`."""
         ids = set(cell.run_ids)
         return [run for run in self.system.runs if run.uuid in ids and run.phase == cell.kind][-1]
 
     @property
-    def reducing(self) -> list[tuple[Cell, Run]]:
+    def reducing(self) -> list[tuple[EfficiencyRow, Run]]:
         """Returns those subjects that ran on several ranks, at most MAX_SUBJECTS, each with its newest run."""
         several = [cell for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
         return [(cell, self.newest(cell)) for cell in several[:MAX_SUBJECTS]]
@@ -93,7 +93,7 @@ def _largest_loss(run: Run) -> str:
     return f"{tables.COMPONENTS.get(part, part)}: {share(lost[part])}"
 
 
-def _reached(cell: Cell, run: Run) -> str:
+def _reached(cell: EfficiencyRow, run: Run) -> str:
     """Returns the efficiency, or the rate of one rank, and its bound if that says something."""
     if cell.ranks > 1:
         bound = f"; bound: {tables.percent(cell.ring_bound)}" if tables.binds(cell) else ""
@@ -103,7 +103,7 @@ def _reached(cell: Cell, run: Run) -> str:
     return f"{tables.estimate(cell.images_per_second)} {cell.unit}/s{bound}"
 
 
-def _how(cell: Cell) -> list[str]:
+def _how(cell: EfficiencyRow) -> list[str]:
     c = cell.configuration
     alone = [c["compute_type"], f"batch {c['batch_size']}", c["device"]]
     return alone if cell.ranks == 1 else [*alone, f"{c['schedule']} schedule over {c['comm']}"]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hvdb.base import printable
 from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
-from hvdb.judge.efficiency import Cell
+from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.read import names
 from hvdb.read.published import PublishedPoint, headline
 from hvdb.read.runs import IMAGES
@@ -82,7 +82,7 @@ def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) ->
     return [tuple(text(item) for text in columns.values()) for item in items]
 
 
-_EFFICIENCY: dict[str, Callable[[Cell], str]] = {
+_EFFICIENCY: dict[str, Callable[[EfficiencyRow], str]] = {
     "model": lambda cell: ", ".join([title(cell.model), *marks(cell.configuration)]),
     "batch/rank": lambda cell: str(cell.configuration["batch_size"]),
     "image": lambda cell: str(cell.configuration["image_size"] or "-"),
@@ -108,12 +108,12 @@ _NOTES = (
 )
 
 
-def binds(cell: Cell) -> bool:
+def binds(cell: EfficiencyRow) -> bool:
     """Returns True if the row's ring bound is known and, as it is shown, below 100 %."""
     return cell.ring_bound is not None and percent(cell.ring_bound) != "100.0"
 
 
-def efficiency_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
+def efficiency_table(cells: Sequence[EfficiencyRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
     """Returns header, rows (one per cell) and notes. The column of the ring bound is left out if it binds nowhere."""
     hidden = "-" if any(map(binds, cells)) else "ring bound"  # start of a column's title and of a note
     columns = {name: text for name, text in _EFFICIENCY.items() if not name.startswith(hidden)}

@@ -288,7 +288,7 @@ class ReadsTest(FolderTest):
     def test_a_gate_reads_and_checks_each_run_once(self) -> None:
         """Two cells of ten pairs. The sides spread too much for a verdict, so all pairs are measured. Runs of earlier
         pairs are damaged, so a second check would refuse the store, and a second reading would give them no time."""
-        plan = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, ()), (10,), 5.0, 1)
+        plan = gate_plan.GatePlan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, ()), (10,), 5.0, 1)
         rng = np.random.default_rng(3)
         path = self.folder / "gate.db"
 
@@ -313,7 +313,7 @@ class ReadsTest(FolderTest):
 
 class OrderTest(unittest.TestCase):
     RULES = (Rule(0.05, model="vgg16", reason="memory"), Rule(0.1, ranks=8))
-    PLAN = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, RULES), (6, 9, 12), 5.0, 1)
+    PLAN = gate_plan.GatePlan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, RULES), (6, 9, 12), 5.0, 1)
 
     def test_each_two_pairs_have_both_orders(self) -> None:
         orders = [gate_plan.order(self.PLAN.seed, pair) for pair in range(1, 401)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from synthetic_store import REPOSITORY  # noqa: F401 (sets the path of hvdb)
 
 from hvdb.base.errors import HvdbError
-from hvdb.read.imported_collectives import Imported, Row, read
+from hvdb.read.imported_collectives import Imported, ImportedRow, read
 
 DEVICES = "".join(
     f"#  Rank {rank:2d} Group  0 Pid   {1000 + rank} on   worker-{rank // 2} device  {rank % 2} [0x8d] NVIDIA H100\n"
@@ -84,7 +84,7 @@ class Files(unittest.TestCase):
         for text in (TABLE, OLD):
             made = self.read(text)
             self.assertEqual((made.program, made.ranks, made.nodes, len(made.rows)), ("nccl-tests", 4, 2, 4))
-            self.assertEqual(made.rows[2], Row("all_reduce", "float", "sum", False, 1 << 20, (100e-6,)))
+            self.assertEqual(made.rows[2], ImportedRow("all_reduce", "float", "sum", False, 1 << 20, (100e-6,)))
             self.assertEqual([row.in_place for row in made.rows], [False, True] * 2)
 
     def test_a_table_of_2_8_without_root(self) -> None:

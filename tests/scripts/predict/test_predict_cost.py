@@ -11,7 +11,7 @@ from synthetic_store import REPOSITORY
 
 from hvdb.base.errors import HvdbError
 from hvdb.predict.cost import (
-    Cell,
+    CollectiveTimes,
     Cost,
     Curve,
     World,
@@ -33,7 +33,7 @@ def cells(
     noise: float = 0.0,
     random: np.random.Generator | None = None,
     factor: Callable[[int], float] = lambda _: 1.0,
-) -> list[Cell]:
+) -> list[CollectiveTimes]:
     """All-reduces whose truth is steps x latency_and_rate(bytes of a step) x factor(nodes), times lognormal noise.
     The smallest message tells the latencies that hide behind others."""
     made = []
@@ -46,7 +46,7 @@ def cells(
             samples = np.full(20, seconds * factor(count))
             if random:
                 samples = samples * np.exp(noise * random.standard_normal(20))
-            made.append(Cell(world, size, samples))
+            made.append(CollectiveTimes(world, size, samples))
     return made
 
 
@@ -90,7 +90,7 @@ class Form(unittest.TestCase):
 
     def test_a_session_is_slow_at_all_sizes(self) -> None:
         still = cells()
-        slow = [Cell(cell.world, cell.size, 1.2 * cell.samples, "slow") for cell in still]
+        slow = [CollectiveTimes(cell.world, cell.size, 1.2 * cell.samples, "slow") for cell in still]
         cost = fit("all_reduce", "ring", [*still, *slow])
         drawn = [cost.draw(np.random.default_rng(number)).own[World(4)].seconds for number in range(40)]
         ratios = [seconds / drawn[0] for seconds in drawn]
@@ -149,7 +149,7 @@ class Form(unittest.TestCase):
             ("2 numbers of nodes \\(2, 3\\), and 3", cells(nodes=(2, 3))),
             ("0 numbers of nodes \\(none\\)", []),
             ("4 nodes has 1 sizes", [*cells(nodes=(2, 3)), cells(nodes=(4,))[0]]),
-            ("unlike", [*cells(), Cell(World(2, 2), 8, np.ones(3))]),
+            ("unlike", [*cells(), CollectiveTimes(World(2, 2), 8, np.ones(3))]),
         ):
             with self.subTest(wanted), self.assertRaisesRegex(HvdbError, wanted):
                 fit("all_reduce", "ring", given)
@@ -165,7 +165,7 @@ class Recorded(unittest.TestCase):
         ).fetchall()
         connection.close()
         # Each world has four sizes. Their steps are of 64 KiB to 4 MiB, so they meet at equal bytes.
-        every = [Cell(World(nodes), size, np.frombuffer(data)) for nodes, size, data in rows]
+        every = [CollectiveTimes(World(nodes), size, np.frombuffer(data)) for nodes, size, data in rows]
         by_world = {}
         for cell in every:
             if cell.world.nodes < 8:

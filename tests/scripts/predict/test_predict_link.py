@@ -14,7 +14,7 @@ from test_predict_cost import cells, latency_and_rate
 
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.predict import imported, link
-from hvdb.predict.cost import Cell, OneWorldCost, World, fit, one_world
+from hvdb.predict.cost import CollectiveTimes, OneWorldCost, World, fit, one_world
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.link import SHARE, TIMES, Link
 
@@ -25,7 +25,10 @@ MIB = 1 << 20
 def inside(ranks: int, seconds_a_byte: float = 1e-10) -> OneWorldCost:
     """An all-reduce on one node."""
     return one_world(
-        "all_reduce", "shm", World(1, ranks), [Cell(World(1, ranks), s, s * seconds_a_byte * np.ones(5)) for s in SIZES]
+        "all_reduce",
+        "shm",
+        World(1, ranks),
+        [CollectiveTimes(World(1, ranks), s, s * seconds_a_byte * np.ones(5)) for s in SIZES],
     )
 
 
@@ -89,7 +92,7 @@ class HierarchicalTest(unittest.TestCase):
         def true(nodes: int, size: int) -> float:
             return size * 1e-10 + 2 * (nodes - 1) * latency_and_rate(size / (2 * nodes))
 
-        measured = [Cell(World(n, 2), size, np.full(20, true(n, size))) for n in (2, 3, 4) for size in SIZES]
+        measured = [CollectiveTimes(World(n, 2), size, np.full(20, true(n, size))) for n in (2, 3, 4) for size in SIZES]
         size, world = 1 << 23, World(64, 2)
         split = fit("all_reduce", "ring", measured, inside(2)).middle()
         self.assertAlmostEqual(split.seconds(world, size) / true(64, size), 1, 6)
@@ -103,7 +106,7 @@ class HierarchicalTest(unittest.TestCase):
         self.assertIsNone(fit("all_reduce", "ring", measured, inside(2, 1e-7)).inner)
 
     def test_a_drawn_split_keeps_the_measured_worlds(self) -> None:
-        measured = [Cell(World(n, 2), size, np.full(20, 3e-9 * size)) for n in (2, 3, 4) for size in SIZES]
+        measured = [CollectiveTimes(World(n, 2), size, np.full(20, 3e-9 * size)) for n in (2, 3, 4) for size in SIZES]
         drawn = fit("all_reduce", "ring", measured, inside(2)).draw(np.random.default_rng(1))
         self.assertAlmostEqual(drawn.seconds(World(3, 2), MIB) / (3e-9 * MIB), 1, 6)
 
@@ -138,7 +141,7 @@ class ChangedTest(unittest.TestCase):
         self.assertAlmostEqual(found / (1.5 * 2**40 / 0.8e9 * 4), 1, 6)
 
     def test_one_node_keeps_its_cost(self) -> None:
-        shm = {("all_reduce", "shm"): [Cell(World(1, 2), size, np.ones(3)) for size in SIZES]}
+        shm = {("all_reduce", "shm"): [CollectiveTimes(World(1, 2), size, np.ones(3)) for size in SIZES]}
         fabric = Fabric("auto", "shm", shm)
         changed = fabric.changed(link.change([("link-gbit", "4")]))
         self.assertIs(changed.cost("all_reduce", "shm", World(1, 2)), fabric.cost("all_reduce", "shm", World(1, 2)))
@@ -148,7 +151,7 @@ class ChangedTest(unittest.TestCase):
         world, size = World(4, 2), 1 << 23
         for nodes in ((2, 3, 4), (4,)):
             ring = [
-                Cell(World(n, 2), s, np.full(5, 3e-9 * s + 2 * (n - 1) * latency_and_rate(s / (2 * n))))
+                CollectiveTimes(World(n, 2), s, np.full(5, 3e-9 * s + 2 * (n - 1) * latency_and_rate(s / (2 * n))))
                 for n in nodes
                 for s in SIZES
             ]
@@ -158,7 +161,7 @@ class ChangedTest(unittest.TestCase):
             self.assertAlmostEqual(changed.middle().seconds(world, size) / true, 1, delta=0.01)
 
     def test_a_rate_that_nothing_tells(self) -> None:
-        barrier = {("barrier", ""): [Cell(World(n), 0, np.ones(3)) for n in (2, 3, 4)]}
+        barrier = {("barrier", ""): [CollectiveTimes(World(n), 0, np.ones(3)) for n in (2, 3, 4)]}
         fabric = Fabric("auto", "", barrier).changed(link.change([("link-gbit", "4")]))
         with self.assertRaisesRegex(TooLittle, "name it by --link-gbit"):
             fabric.cost("barrier", "", World(8))

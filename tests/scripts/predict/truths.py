@@ -29,7 +29,7 @@ import synthetic_store  # noqa: F401 (finds hvdb)
 
 from hvdb.base.interval import Interval
 from hvdb.predict import cost, draws, profile
-from hvdb.predict.cost import DRIFT, Cell, World
+from hvdb.predict.cost import DRIFT, CollectiveTimes, World
 from hvdb.predict.draws import Predictor, Variant
 from hvdb.predict.fabric import BARRIER, SMALL_BYTES, Fabric
 from hvdb.predict.inputs import Inputs, Training
@@ -223,7 +223,7 @@ class Truth:
                 for operation, algorithm, sizes in measured:
                     for size in sizes:
                         true = factor * self.seconds(operation, algorithm, nodes, size)
-                        cell = Cell(World(nodes), size, true * self.jitters(count), f"{session} {nodes}")
+                        cell = CollectiveTimes(World(nodes), size, true * self.jitters(count), f"{session} {nodes}")
                         made.cells.setdefault((operation, algorithm), []).append(cell)
         return made
 

@@ -10,7 +10,7 @@ from hvdb.base import data, printable
 from hvdb.judge import claims, efficiency, ring_model
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.judge.claims import Claim, Line, Options
-from hvdb.judge.efficiency import Cell
+from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.read.predictions import Prediction, band_document
 from hvdb.show import predicted, tables
 
@@ -80,7 +80,7 @@ _INPUTS: dict[str, Callable[[Line], str]] = {
 }
 
 
-def others(claim: Claim, cells: Sequence[Cell], lines: Sequence[Line], device: str) -> list[str]:
+def others(claim: Claim, cells: Sequence[EfficiencyRow], lines: Sequence[Line], device: str) -> list[str]:
     """Returns a line for each measured efficiency of the claim's networks that is no test of the claim.
 
     Each line gives the reason.

@@ -27,7 +27,7 @@ _ROUNDING = 1 + 1e-12
 
 
 @dataclass(frozen=True)
-class Judgement:
+class NewestJudgement:
     """The result for the newest observation of one series. Observations are logs of costs.
 
     earlier: number of earlier observations. missing: number of additional observations that a verdict needs; 0 if there
@@ -90,7 +90,7 @@ def judgeable(counts: Mapping[str, int], alpha: float = ALPHA) -> list[str]:
 
 def judge(
     observed: Mapping[str, tuple[np.ndarray, float]], thresholds: Mapping[str, float], alpha: float = ALPHA
-) -> dict[str, Judgement]:
+) -> dict[str, NewestJudgement]:
     """Returns one judgement for each series.
 
     observed: series -> (log costs of the earlier sessions (n,), n >= 0, log cost of the new session). All are finite.
@@ -112,7 +112,7 @@ def judge(
         elif name in fine:
             reached = Verdict.PASS
         needed = 0 if name in together else fewest(alpha / (len(together) + 1))
-        judged[name] = Judgement(
+        judged[name] = NewestJudgement(
             verdict=reached,
             threshold=thresholds[name],
             earlier=len(earlier),

@@ -10,24 +10,26 @@ import numpy as np
 import synthetic_store  # noqa: F401  (sets the path)
 from rates import at_most
 
-from hvdb.judge import change_points, exact, prediction
+from hvdb.judge import change_points, exact, prediction_interval
 from hvdb.judge.verdict import Verdict
 
 
-def judge(earlier: np.ndarray, new: float, threshold: float = 0.02) -> prediction.Judgement:
-    return prediction.judge({"one": (earlier, new)}, {"one": threshold})["one"]
+def judge(earlier: np.ndarray, new: float, threshold: float = 0.02) -> prediction_interval.NewestJudgement:
+    return prediction_interval.judge({"one": (earlier, new)}, {"one": threshold})["one"]
 
 
 class PredictionTest(unittest.TestCase):
     def test_how_many_earlier_sessions_a_verdict_needs(self) -> None:
         needs = {0.05: 19, 0.05 / 2: 39, 0.05 / 3: 59, 0.05 / 7: 139, 0.1: 9, 0.5: 1}
-        self.assertEqual({level: prediction.fewest(level) for level in needs}, needs)
+        self.assertEqual({level: prediction_interval.fewest(level) for level in needs}, needs)
 
     def test_the_interval_by_hand(self) -> None:
         earlier = np.arange(1.0, 20.0)  # with probability 1/20, a new value is below 1.0
-        self.assertEqual(prediction.interval(earlier, 0.05), (1.0, 19.0))
-        self.assertEqual(prediction.interval(earlier[1:], 0.05), (-math.inf, math.inf))
-        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # below 3.0: probability 3/60
+        self.assertEqual(prediction_interval.interval(earlier, 0.05), (1.0, 19.0))
+        self.assertEqual(prediction_interval.interval(earlier[1:], 0.05), (-math.inf, math.inf))
+        self.assertEqual(
+            prediction_interval.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0)
+        )  # below 3.0: probability 3/60
 
     def test_p_values_are_those_of_the_rank_sum_test_of_one(self) -> None:
         rng = np.random.default_rng(1)
@@ -35,7 +37,7 @@ class PredictionTest(unittest.TestCase):
             earlier = np.round(rng.normal(size=count), 1)  # rounded, so that some values are equal
             for new in (*np.round(rng.normal(size=20), 1), -9.0, 9.0):
                 self.assertAlmostEqual(
-                    prediction.p_above(earlier, new), exact.rank_sum_p(earlier, np.array([new])), places=12
+                    prediction_interval.p_above(earlier, new), exact.rank_sum_p(earlier, np.array([new])), places=12
                 )
 
     def test_verdicts_by_hand(self) -> None:
@@ -63,11 +65,11 @@ class PredictionTest(unittest.TestCase):
             self.assertEqual((known.slowdown is None, known.slowdown_high), (count == 0, math.inf))
 
     def test_a_short_series_takes_nothing_from_a_long_one(self) -> None:
-        self.assertEqual(prediction.judgeable({"a": 25, "b": 3}), ["a"])
-        self.assertEqual(prediction.judgeable({"a": 25, "b": 38}), ["b"])
-        self.assertEqual(prediction.judgeable({"a": 39, "b": 40}), ["b", "a"])
+        self.assertEqual(prediction_interval.judgeable({"a": 25, "b": 3}), ["a"])
+        self.assertEqual(prediction_interval.judgeable({"a": 25, "b": 38}), ["b"])
+        self.assertEqual(prediction_interval.judgeable({"a": 39, "b": 40}), ["b", "a"])
         observed = {"long": (np.zeros(25), 1.0), "short": (np.zeros(20), 1.0)}
-        judged = prediction.judge(observed, dict.fromkeys(observed, 0.02))
+        judged = prediction_interval.judge(observed, dict.fromkeys(observed, 0.02))
         self.assertEqual(judged["long"].verdict, Verdict.REGRESSION)
         self.assertEqual((judged["short"].verdict, judged["short"].missing), (Verdict.INCONCLUSIVE, 19))
 
@@ -88,10 +90,10 @@ class PredictionTest(unittest.TestCase):
                     for _ in range(trials):
                         rows = 0.01 * draw((series, count + 1))
                         observed = {name: (row[:-1], row[-1]) for name, row in zip(names, rows, strict=True)}
-                        judged = prediction.judge(observed, dict.fromkeys(names, 1e-9))
+                        judged = prediction_interval.judge(observed, dict.fromkeys(names, 1e-9))
                         worse += any(judgement.verdict is Verdict.REGRESSION for judgement in judged.values())
                         slow = {name: (earlier, new + math.log1p(0.02)) for name, (earlier, new) in observed.items()}
-                        judged = prediction.judge(slow, dict.fromkeys(names, 0.02))
+                        judged = prediction_interval.judge(slow, dict.fromkeys(names, 0.02))
                         fine += any(judgement.verdict is Verdict.PASS for judgement in judged.values())
                     most = trials * at_most(trials // 20, trials)
                     self.assertLessEqual(worse, most)
