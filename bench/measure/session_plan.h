@@ -69,8 +69,7 @@ struct SessionPace {
   double samples_needed = 0;          ///< samples of each phase for a narrow interval; 0: unknown
   std::int64_t unmeasured_steps = 0;  ///< steps at the start of every visit that do not count
   std::int64_t samples_per_visit = 1;
-  /// If true, and a visit has one sample, the session takes two in the visits of the first kVisitsToJudge rounds. It
-  /// does so only where they fit.
+  /// If true, the visits of the first kVisitsToJudge rounds have at least two samples each, as far as the time allows.
   bool judges_first_steps = false;
   /// The session takes this many rounds, or as many as fill seconds_to_aim_for if these are more, where they fit.
   std::size_t rounds_to_aim_for = 20;

@@ -37,7 +37,7 @@ struct Stream {
     return chunk_count(segments, kGroup) * kGroup * steps;
   }
   [[nodiscard]] std::size_t step(std::size_t item) const { return item / kGroup % steps; }
-  /// The elements of share `me - step - back` that belong to `item`.
+  /// Returns the elements that `item` carries. They belong to share `me - back - step(item)`.
   [[nodiscard]] Range range(std::size_t me, std::size_t back, std::size_t item) const {
     const std::size_t share = (me + 2 * shares() - step(item) - back) % shares();
     const std::size_t index = item / (kGroup * steps) * kGroup + item % kGroup;
@@ -234,9 +234,9 @@ void Ring::all_gather(const Schedule& s, const Wait& wait) {
 template <class Source, class Target, class Arrived>
 void ShareRing::travel(const Members& members, std::size_t items, Source source, Target target, Arrived arrived,
                        const Wait& wait) {
-  using Tickets = std::array<std::optional<Transport::Ticket>, kGroup>;
-  Tickets sends;
-  Tickets receives;
+  using Group = std::array<std::optional<Transport::Ticket>, kGroup>;  // the ticket of item i is at i % kGroup
+  Group sends;
+  Group receives;
   const auto post = [&](std::size_t i) {
     if (i >= items) return;
     if (const std::span<std::byte> to = target(i); !to.empty()) {
@@ -246,7 +246,7 @@ void ShareRing::travel(const Members& members, std::size_t items, Source source,
       sends[i % kGroup] = transport_.send(members.right(), from);
     }
   };
-  const auto finish = [&](Tickets& tickets, std::size_t i) {
+  const auto finish = [&](Group& tickets, std::size_t i) {
     if (const auto ticket = std::exchange(tickets[i % kGroup], std::nullopt)) transport_.wait(*ticket, wait);
   };
   for (std::size_t i = 0; i < kGroup; ++i) post(i);

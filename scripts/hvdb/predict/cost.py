@@ -34,8 +34,8 @@ MIN_WORLDS, MIN_SIZES, MAX_SIZES = 3, 6, 512
 DRIFT = 0.02
 NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
 MAX_T = 8.0  # of Student's t
-START = 4.0  # the slope below the smallest step is that from there to a step with so many times the bytes
-FALL = (0.5, 1.5)  # of such a slope, which is not measured: its range
+START = 4.0  # the smallest step and one with this many times its bytes give the slope below the smallest step
+FALL = (0.5, 1.5)  # range of that slope, as a factor, because nothing is measured there
 # Standard deviation of the logarithm of times of which only one mean is known, for all sizes together.
 # Assumed: such files say nothing about it.
 ONE_MEAN = 0.1

@@ -110,8 +110,8 @@ class _Draw:
 
 
 class Predictor:
-    """Predicts worlds from one set of inputs. `program`: hvd_bench. The `made` of methods are these inputs, or those
-    that a what-if has changed."""
+    """Predicts worlds from one set of inputs. program: hvd_bench. Parameters `made` of methods: the inputs of this
+    object, or inputs that a what-if made of them."""
 
     def __init__(self, inputs: Inputs, program: Path, seed: int, draws: int = DRAWS) -> None:
         self.inputs, self.program, self.seed, self.draws = inputs, program, seed, draws

@@ -22,7 +22,7 @@ from hvdb.base.record import Malformed
 
 MAX_FILE_BYTES = 4 << 20
 MAX_SECONDS = 86400.0
-LATE = 1.1  # a gradient may be ready so late, of the end of backward, which another clock may have told
+LATE = 1.1  # a gradient may be ready this many times the end of backward: two clocks may have told the two times
 MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
 VERSIONS = ("hvd-replay 1", "hvd-replay 2")
 MAX_LETTERS, MAX_FACTORS_LETTERS = 200, 1 << 16  # of a key and a value, and of the value of `factors`
@@ -226,8 +226,8 @@ def _seconds_text(value: float) -> str:
 def text(header: Header, gradients: Sequence[tuple[str, int]], steps: Sequence[Step]) -> str:
     """Returns the text of the profile: medians over `steps`, and gradients in the order in which they are ready.
 
-    gradients: name and number of elements of each, in the order of the times in `steps`. Of gradients that are ready at
-    the same time the first one here is the first one there.
+    gradients: name and number of elements of each, in the order of the times in `steps`. Gradients that are
+    ready at the same time keep the order that they have in `gradients`.
     Errors: HvdbError for what hvd_bench and hvdb would refuse to read.
     """
     check_header(header)

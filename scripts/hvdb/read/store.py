@@ -164,7 +164,7 @@ def check(
     does not need numpy. known: runs that were checked before, so that the time grows with the number of new runs. With
     them the caller may read only new runs: sessions of collectives are not checked, and integrity_check is skipped,
     which is harmless, because every value of a new run is checked and SQLite itself reports pages that it cannot read.
-    Names of tables without a database then mean copies of the rows that were checked, without those of known runs.
+    The caller's queries, which name tables without a database, then see temporary copies of the new runs' checked rows.
     """
     seen = state(path)  # None if the job that wrote the file has just renamed it
     seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
