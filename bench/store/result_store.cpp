@@ -316,8 +316,15 @@ StoreHeader read_store_header(const fs::path& file) {
   const std::uint32_t page = (std::uint32_t{bytes[16]} << 8) | bytes[17];
   const bool says_size = big_endian(bytes.subspan<24, 4>()) == big_endian(bytes.subspan<92, 4>());
   const std::uint64_t size = std::uint64_t{page == 1 ? 65536 : page} * big_endian(bytes.subspan<28, 4>());
+  const bool wal = bytes[18] == 2 || bytes[19] == 2;
   return {ours ? StoreHeader::Kind::kOurs : StoreHeader::Kind::kForeign, big_endian(bytes.subspan<kUserVersion, 4>()),
-          says_size ? size : 0};
+          says_size ? size : 0, wal};
+}
+
+std::string wal_refusal(const fs::path& file) {
+  return fmt::format("another program has set its journal mode to WAL; close that program, then run: sqlite3 {} "
+                     "'PRAGMA journal_mode = DELETE'",
+                     file.string());
 }
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
@@ -360,6 +367,7 @@ void check_store_header(const fs::path& file) {
                                          file.string(), other));
     case StoreHeader::Kind::kOurs: break;
   }
+  if (header.wal) throw Error(Errc::kIo, fmt::format("{}: {}", file.string(), wal_refusal(file)));
   if (knows_schema_version(header.schema_version)) {
     if (!is_cut_off(file, header)) return;
     throw Error(Errc::kIo, fmt::format("{}: is cut off after {} of {} bytes; restore a copy, or use another --db",

@@ -61,6 +61,12 @@ class NobodyReadsTest(HereTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(self.counts(), {"done": 3})
 
+    def test_a_status_that_nobody_reads_ends_with_its_exit_code(self) -> None:
+        self.generate()
+        cell = json.loads((self.folder / "campaign.json").read_text())["jobs"][0]["cells"]["1"][0][0]
+        self.call("submit", self.folder, **{f"FAKE_CODE_{cell}": "8"})
+        self.assertEqual(self.run_with("status", self.folder, stdout=self.nobody()).returncode, 1)
+
     def test_notes_that_nobody_reads(self) -> None:
         self.generate()
         (self.folder / "stores" / "empty.db").touch()

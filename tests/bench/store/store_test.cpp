@@ -202,6 +202,21 @@ TEST_F(Store, RefusesWhatIsNotAStore) {
   EXPECT_EQ(folder_.files(), 3U) << "no partial may stay behind";
 }
 
+// Readers refuse such a store, because SQLite makes files beside it when it reads it.
+TEST_F(Store, RefusesAStoreThatAViewerLeftInWalMode) {
+  publish_example(file_);
+  ResultStore early(file_, session_, "x");
+  early.save(example(session_));
+  Database(file_, Locking::kShared, false).run("PRAGMA journal_mode = WAL");
+  const std::string remedy = "journal mode to WAL; close that program, then run: sqlite3 " + file_.string() +
+                             " 'PRAGMA journal_mode = DELETE'";
+  EXPECT_NE(io_error([&] { ResultStore(file_, new_uuid(), "x"); }).find(remedy), std::string::npos);
+  EXPECT_NE(io_error([&] { early.finish(); }).find("results are kept in"), std::string::npos);
+  Database(file_, Locking::kShared, false).run("PRAGMA journal_mode = DELETE");
+  early.finish();
+  EXPECT_EQ(count(file_, "SELECT count(*) FROM run"), 2);
+}
+
 TEST_F(Store, RefusesAStoreThatIsCutOff) {
   publish_example(file_);
   EXPECT_NO_THROW(ResultStore(file_, new_uuid(), "x"));
