@@ -232,7 +232,10 @@ class ResultStore::Impl {
 
   void merge(Database& target) {
     target.run("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;");
-    Statement(target, "ATTACH ? AS partial").bind(partial_.string()).run();
+    const std::string partial = partial_.string();
+    Value path;  // as bytes, because a text is made UTF-8 when it is bound
+    path.held = std::as_bytes(std::span(partial));
+    Statement(target, "ATTACH CAST(? AS TEXT) AS partial").bind(path).run();
     Transaction transaction(target);
     if (target.integer("SELECT count(*) FROM sqlite_schema") == 0) target.run(std::string(schema_sql()));
     if (!knows_schema_version(static_cast<std::uint32_t>(target.integer("PRAGMA main.user_version")))) {
@@ -322,9 +325,10 @@ StoreHeader read_store_header(const fs::path& file) {
 }
 
 std::string wal_refusal(const fs::path& file) {
-  return fmt::format("another program has set its journal mode to WAL; close that program, then run: sqlite3 {} "
-                     "'PRAGMA journal_mode = DELETE'",
-                     file.string());
+  return fmt::format(
+      "another program has set its journal mode to WAL; close that program, then run: sqlite3 {} "
+      "'PRAGMA journal_mode = DELETE'",
+      file.string());
 }
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {

@@ -145,6 +145,13 @@ TEST_F(Store, ANameThatLooksLikeAnUri) {
   EXPECT_TRUE(fs::exists(folder_ / "file:a?mode=ro#1%20.db"));
 }
 
+TEST_F(Store, ANameWhoseBytesAreNotUtf8TakesRunsToo) {
+  const fs::path file = folder_ / "c\xff.db";
+  for (int session = 0; session < 2; ++session) publish_example(file);
+  EXPECT_EQ(folder_.files(), 1U);
+  EXPECT_EQ(count(file, "SELECT count(*) FROM run"), 2);
+}
+
 TEST_F(Store, NothingSavedLeavesNothingBehind) {
   {
     ResultStore store(file_, new_uuid(), "x");
