@@ -42,6 +42,10 @@ class AnswerTest(LifeTest):
                 self.assertIn("n0002 repetition 1: queued, cancelled", self.good("cancel"))
                 self.assertEqual(self.cluster.tasks(), [])
 
+    def test_an_option_in_a_comment_names_no_cluster(self) -> None:
+        self.submitted(ONCE, "--set", 'submit.extra=["--hint=x # --clusters=b", "#--clusters=c"]')
+        self.assertEqual(self.counts(), {"queued": 8})
+
     def test_a_cluster_that_the_site_does_not_name(self) -> None:
         self.afresh("x", cluster="b")
         self.refused(self.call("submit", self.folder), "is queued as 101 on the cluster b, where status does not look")
@@ -75,6 +79,14 @@ class AnswerTest(LifeTest):
                 self.refused(said, f"failed: {fault}", MAY_BE_QUEUED)
                 self.assertNotIn("rejected", said.stderr)
                 self.assert_none_is_submitted_twice()
+
+    def test_advice_after_an_error(self) -> None:
+        self.generate(ONCE)
+        said = subprocess.CompletedProcess([], 1, "", "sbatch: error: Invalid account\nsee https://site/accounts\n")
+        with unittest.mock.patch("subprocess.run", side_effect=[subprocess.CompletedProcess([], 0, "", ""), said]):
+            self.refused(
+                self.call("submit", self.folder), "sbatch rejected it: sbatch: error: Invalid account; correct"
+            )
 
     def test_programs_that_do_not_answer(self) -> None:
         self.generate(ONCE)

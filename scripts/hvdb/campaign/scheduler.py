@@ -52,7 +52,7 @@ def for_scheduler(environment: Mapping[str, str], keep: Collection[str] = ()) ->
 
 ANSWER_SECONDS = 120  # a busy controller sometimes takes a minute
 # Errors after which the controller may have queued the job. Source: src/common/slurm_errno.c of Slurm 22.05.
-_NO_ANSWER = re.compile("timed out|timeout|receive failure|shutdown failure|zero bytes|connection reset", re.IGNORECASE)
+_NO_ANSWER = re.compile("timed? ?out|receive failure|shutdown failure|zero bytes|connection reset", re.IGNORECASE)
 MAY_BE_QUEUED = "it may be queued all the same: resume finds it by its name, and submits it only if it is not"
 QUEUED, RUNNING = "queued", "running"
 
@@ -172,8 +172,10 @@ def _require(program: str, what: str) -> None:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Returns the last line that names an error, or else the last line: a site may print advice after an error."""
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [f"exit code {done.returncode}"])[-1]
 
 
 def _unit(name: str, index: str, prefix: str) -> Unit | None:

@@ -99,7 +99,7 @@ class Submit:
 
 def cluster_of(submit: Submit) -> str:
     """Returns the cluster that the options of sbatch name, or "". Errors: Malformed if they name several."""
-    words = [word for line in submit.extra for word in line.replace("=", " ").split()]
+    words = [word for line in submit.extra for word in re.sub(r"(^|\s)#.*", "", line).replace("=", " ").split()]
     words += [part for word in submit.command[1:] for part in word.split("=")]
     named = [after for word, after in itertools.pairwise(words) if word in ("--clusters", "--cluster", "-M")]
     named += [word[2:] for word in words if re.match("-M.", word)]
