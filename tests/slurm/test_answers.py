@@ -31,7 +31,7 @@ class AnswerTest(LifeTest):
         self.assertEqual(len(self.cluster.records()), 3)
 
     def test_the_cluster_that_the_site_names_is_asked(self) -> None:
-        options = ('extra=["--clusters=b"]', 'extra=["--hint=x --clusters=b"]', 'command=["sbatch", "--clusters=b"]')
+        options = ('extra=["--clusters=b"]', 'extra=["--hint=x --clusters=b"]', 'command=["sbatch", "--clusters=B"]')
         for number, option in enumerate(options):
             with self.subTest(option):
                 self.afresh(f"{number}")

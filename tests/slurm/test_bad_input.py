@@ -115,6 +115,11 @@ class NobodyReadsTest(HereTest):
 class LocaleTest(HereTest):
     """A folder's name is bytes. Its campaign must write there in every locale, and nowhere else."""
 
+    def setUp(self) -> None:
+        super().setUp()
+        (self.top / "site.toml").rename(self.top / "日本.toml")
+        (self.top / "site.toml").write_text('base = "日本.toml"\nname = "here"\n', encoding="utf-8")
+
     def in_locale(self, **variables: str) -> None:
         usual = {name: value for name, value in self.cluster.environment().items() if not name.startswith("LC_")}
         environment = {**usual, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **variables}

@@ -272,7 +272,7 @@ class Slurm(Scheduler):
         if after:
             words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
         number, cluster = _parsed(job, "sbatch", self._hand_in(job, words), r"\s*(\d+)(?:;([\w.-]+))?\s*")
-        if cluster and cluster != self._cluster:
+        if cluster and cluster.lower() != self._cluster.lower():
             raise CampaignError(
                 f"job {job.name}: is queued as {number} on the cluster {cluster}, where status does not look; generate "
                 f"again with '--clusters={cluster}' in submit.extra of the site, then resume, which finds the job"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ def _path(name: str, beside: Path | None) -> Path:
     """Returns the file of a site. name: a site of this project, or a path; a base's path is relative to `beside`."""
     if name in known():
         return SITES / f"{name}.toml"
-    path = Path(name) if beside is None else beside / name
+    path = Path(name) if beside is None else beside / os.fsdecode(name.encode())  # TOML is UTF-8 in every locale
     if path.suffix == ".toml" or "/" in name:
         return path
     near, all_known = record.nearest(name, known()), ", ".join(known())
