@@ -52,7 +52,7 @@ def for_scheduler(environment: Mapping[str, str], keep: Collection[str] = ()) ->
 
 ANSWER_SECONDS = 120  # a busy controller sometimes takes a minute
 # Errors after which the controller may have queued the job. Source: src/common/slurm_errno.c of Slurm 22.05.
-_NO_ANSWER = re.compile("timed? ?out|receive failure|shutdown failure|zero bytes|connection reset", re.IGNORECASE)
+_NO_ANSWER = re.compile("timed out|timeout|receive failure|shutdown failure|zero bytes|connection reset", re.IGNORECASE)
 MAY_BE_QUEUED = "it may be queued all the same: resume finds it by its name, and submits it only if it is not"
 QUEUED, RUNNING = "queued", "running"
 
