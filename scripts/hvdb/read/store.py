@@ -434,7 +434,8 @@ def attached(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
     """Detaches `name` if it is attached. Raises InUse (since SQLite 3.46) if another program is writing to the file."""
-    if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
+    # The column `file` would be decoded, too, and a path need not be UTF-8.
+    if name not in (row[0] for row in connection.execute("SELECT name FROM pragma_database_list")):
         return
     try:
         connection.execute(f"DETACH {name}")
