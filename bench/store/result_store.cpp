@@ -232,7 +232,10 @@ class ResultStore::Impl {
 
   void merge(Database& target) {
     target.run("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;");
-    Statement(target, "ATTACH ? AS partial").bind(partial_.string()).run();
+    const std::string partial = partial_.string();
+    Value path;  // as bytes, because a text is made UTF-8 when it is bound
+    path.held = std::as_bytes(std::span(partial));
+    Statement(target, "ATTACH CAST(? AS TEXT) AS partial").bind(path).run();
     Transaction transaction(target);
     if (target.integer("SELECT count(*) FROM sqlite_schema") == 0) target.run(std::string(schema_sql()));
     if (!knows_schema_version(static_cast<std::uint32_t>(target.integer("PRAGMA main.user_version")))) {
@@ -316,8 +319,16 @@ StoreHeader read_store_header(const fs::path& file) {
   const std::uint32_t page = (std::uint32_t{bytes[16]} << 8) | bytes[17];
   const bool says_size = big_endian(bytes.subspan<24, 4>()) == big_endian(bytes.subspan<92, 4>());
   const std::uint64_t size = std::uint64_t{page == 1 ? 65536 : page} * big_endian(bytes.subspan<28, 4>());
+  const bool wal = bytes[18] == 2 || bytes[19] == 2;
   return {ours ? StoreHeader::Kind::kOurs : StoreHeader::Kind::kForeign, big_endian(bytes.subspan<kUserVersion, 4>()),
-          says_size ? size : 0};
+          says_size ? size : 0, wal};
+}
+
+std::string wal_refusal(const fs::path& file) {
+  return fmt::format(
+      "another program has set its journal mode to WAL; close that program, then run: sqlite3 {} "
+      "'PRAGMA journal_mode = DELETE'",
+      file.string());
 }
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
@@ -360,6 +371,7 @@ void check_store_header(const fs::path& file) {
                                          file.string(), other));
     case StoreHeader::Kind::kOurs: break;
   }
+  if (header.wal) throw Error(Errc::kIo, fmt::format("{}: {}", file.string(), wal_refusal(file)));
   if (knows_schema_version(header.schema_version)) {
     if (!is_cut_off(file, header)) return;
     throw Error(Errc::kIo, fmt::format("{}: is cut off after {} of {} bytes; restore a copy, or use another --db",

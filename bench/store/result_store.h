@@ -21,7 +21,7 @@ class Database;
 class ResultStore {
  public:
   /// Opens the store for one session. Checks before any measurement that the directory is writable, and that an
-  /// existing target has our application_id and a schema version that this program knows.
+  /// existing target has our application_id, a schema version that this program knows, and a rollback journal.
   /// Errors: io; the text names the file and a remedy (another --db, free space, the other program's lock, merge).
   ResultStore(const std::filesystem::path& target, std::string session_uuid, const std::string& command_line);
   /// Keeps the partial file if a run was saved and finish() has not succeeded; otherwise removes it.
@@ -56,9 +56,12 @@ struct StoreHeader {
   enum class Kind : std::uint8_t { kAbsent, kEmpty, kNotSqlite, kForeign, kOurs } kind = Kind::kAbsent;
   std::uint32_t schema_version = 0;  ///< has a meaning only for kOurs
   std::uint64_t bytes = 0;           ///< kOurs: minimum size of the file; 0 if the header has no size
+  bool wal = false;                  ///< the journal mode is WAL, which no reader of stores takes
 };
 /// Errors: io if the file cannot be read.
 StoreHeader read_store_header(const std::filesystem::path& file);
+/// Returns why a store whose header has `wal` is refused, and what to do.
+std::string wal_refusal(const std::filesystem::path& file);
 /// Returns true if `file`, a store with this header, is shorter than the header says and no journal can restore it.
 bool is_cut_off(const std::filesystem::path& file, const StoreHeader& header);
 /// Returns true if this program can read and extend stores of this schema version.

@@ -68,6 +68,7 @@ void require_store(const fs::path& file) {
     case StoreHeader::Kind::kForeign: refuse(file, "another program's database");
     case StoreHeader::Kind::kOurs: break;
   }
+  if (header.wal) refuse(file, wal_refusal(file));
   if (!knows_schema_version(header.schema_version)) {
     refuse(file,
            fmt::format("has schema version {}, this program knows {}", header.schema_version, known_schema_versions()));

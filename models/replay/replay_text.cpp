@@ -82,6 +82,7 @@ class Parser {
     const std::string_view line = rest_.substr(0, end);
     rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
     ++line_number_;
+    if (line.ends_with('\r')) fail("has the line ends of Windows (CR LF); convert them: sed -i 's/\\r$//' FILE");
     return line;
   }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import resource
 import sqlite3
@@ -48,6 +49,17 @@ def call(*words: object, code: int | None = None) -> tuple[int, str, str]:
             returned = int(end.code or 0)
     assert code in (None, returned), f"exit code {returned} of {words}\n{out.getvalue()}\n{err.getvalue()}"
     return returned, out.getvalue(), err.getvalue()
+
+
+def unread(*words: object) -> tuple[int, str]:
+    """Runs a command whose output nobody reads, as a new process. Returns exit code and standard error."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = execute(*words, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
 
 
 def refused(pattern: str, *words: object, code: int = 2) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from limits import HANG
 
-from harness import SCRIPTS, FolderTest, execute
+from harness import SCRIPTS, FolderTest, execute, unread
 from synthetic_store import SessionSpec, make
 
 from hvdb.base import data
@@ -291,6 +291,9 @@ class PageTest(unittest.TestCase):
         self.assertEqual([line.strip() for line in first[1:]], claim_report.commands(CLAIM))
         self.assertEqual(len(re.findall(r"not measured here$", done.stdout, re.MULTILINE)), 12)
         self.assertRegex(done.stdout, r"ResNet-101 on 2 ranks: \d+\.\d \[.*device cpu, not cuda")
+
+    def test_a_reader_that_left_does_not_change_the_verdict(self) -> None:
+        self.assertEqual(unread(SCRIPTS / "reproduce", "horovod-512"), (3, ""))
 
     def test_the_campaign_measures_what_the_claim_needs(self) -> None:
         try:

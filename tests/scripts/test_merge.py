@@ -77,6 +77,13 @@ class MergeTest(TwoStores):
             self.assertEqual(run.decomposition, original.decomposition)
         self.assertFalse(originals)
 
+    def test_names_that_are_not_utf8(self) -> None:
+        inputs = [path.rename(path.with_name(f"{path.stem}\udcff.db")) for path in (self.a, self.b)]
+        out = self.folder / "out\udcff.db"
+        self.assertEqual(merge.merge(out, inputs[:1]).added, 3)
+        self.assertEqual(merge.merge(out, inputs).added, 3)
+        self.assertEqual(len(runs.load([out])), 6)
+
     def test_merging_again_changes_no_byte(self) -> None:
         merge.merge(self.out, [self.a, self.b])
         before = digest(self.out)

@@ -506,7 +506,7 @@ class RaceTest(Folder):
             ("holds a trigger 't'", "CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM session; END"),
             ("out.db: damaged: .*step_seconds -1.0", "UPDATE run SET step_seconds = -1.0"),
             ("out.db: a database of another program", "PRAGMA application_id = 7"),
-            ("not in the journal mode", "PRAGMA journal_mode = WAL"),
+            ("another program has set its journal mode to WAL", "PRAGMA journal_mode = WAL"),
         ):
             with self.subTest(message):
                 self.refuses_to_add(message, statement)

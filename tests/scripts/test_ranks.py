@@ -16,7 +16,7 @@ from limits import HANG, slowness
 from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
-from harness import FolderTest, call, execute, refused
+from harness import SCRIPTS, FolderTest, call, execute, refused, unread
 from synthetic_store import SessionSpec, make
 
 from hvdb.judge import rank_work, slow_ranks
@@ -290,6 +290,11 @@ class StoreTest(FolderTest):
         self.assertEqual([line.endswith("  ok") for line in lines[5:12]], [True] * 7)
         closing = r"^rank 5 \(host n1, cpu\) is [45]\.\d % \[\d\.\d, \d\.\d\] slower than the median of the other"
         self.assertRegex(lines[12], closing)
+
+    def test_a_reader_that_left_does_not_change_the_verdict(self) -> None:
+        self.make(slow=[5])
+        for words in ((), ("--json",)):
+            self.assertEqual(unread(SCRIPTS / "ranks", self.db, *words), (1, ""))
 
     def test_nobody_is_slow(self) -> None:
         self.make()

@@ -445,7 +445,8 @@ class SchemaTest(Stores):
     def test_other_ways_to_write_a_file(self) -> None:
         """Reading a store with a write-ahead log would make files beside the store."""
         self.change("PRAGMA journal_mode = WAL")
-        self.refused("damaged: not in the journal mode or text encoding")
+        remedy = "close that program, then run: sqlite3 .*bad.db 'PRAGMA journal_mode = DELETE'"
+        self.refused(f"another program has set its journal mode to WAL; {remedy}")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["bad.db", "good.db"])
 
     def test_a_journal_that_names_another_file(self) -> None:

@@ -164,9 +164,9 @@ def elements(folder: Path, id: str) -> list[tuple[int, str]]:
     return found
 
 
-def set_states(folder: Path, id: str, state: str) -> bool:
-    """Sets the state of all elements that `id` means. Returns False if there are none."""
-    found = elements(folder, id)
+def set_states(folder: Path, id: str, state: str, cluster: str = "") -> bool:
+    """Sets the state of all elements that `id` means on `cluster`. Returns False if there are none."""
+    found = [one for one in elements(folder, id) if load(path_of(folder, one[0]))["cluster"] == cluster]
     for job, index in found:
         record = load(path_of(folder, job))
         record["states"][index] = state
@@ -235,11 +235,20 @@ def indices(text: str) -> list[int]:
 
 
 def add(
-    folder: Path, kind: str, name: str, script: str, array: list[int] | None, after: list[str], nodes: int, output: str
+    folder: Path,
+    kind: str,
+    name: str,
+    script: str,
+    array: list[int] | None,
+    after: list[str],
+    nodes: int,
+    output: str,
+    cluster: str = "",
 ) -> int:
     """Adds a pending job. Copies its script and the caller's environment, as schedulers do. Returns the job's number.
 
-    after: ids of the elements or jobs that must succeed before. output: the job's log, with place-holders.
+    after: ids of the elements or jobs that must succeed before. output: the job's log, with place-holders. cluster:
+    empty for the cluster of this host.
     """
     number = 1 + max((int(re.search(r"\d+", p.name)[0]) for p in folder.glob("job-*.json")), default=100)
     copy = folder / f"script-{number}.sh"
@@ -248,6 +257,7 @@ def add(
         "id": number,
         "kind": kind,
         "name": name,
+        "cluster": cluster,
         "script": str(copy),
         "array": array is not None,
         "after": after,

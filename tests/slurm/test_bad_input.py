@@ -61,6 +61,12 @@ class NobodyReadsTest(HereTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(self.counts(), {"done": 3})
 
+    def test_a_status_that_nobody_reads_ends_with_its_exit_code(self) -> None:
+        self.generate()
+        cell = json.loads((self.folder / "campaign.json").read_text())["jobs"][0]["cells"]["1"][0][0]
+        self.call("submit", self.folder, **{f"FAKE_CODE_{cell}": "8"})
+        self.assertEqual(self.run_with("status", self.folder, stdout=self.nobody()).returncode, 1)
+
     def test_notes_that_nobody_reads(self) -> None:
         self.generate()
         (self.folder / "stores" / "empty.db").touch()
@@ -106,6 +112,43 @@ class NobodyReadsTest(HereTest):
         self.assertIn("caf\\xe9", done.stdout)
 
 
+class LocaleTest(HereTest):
+    """A folder's name is bytes. Its campaign must write there in every locale, and nowhere else."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        (self.top / "site.toml").rename(self.top / "日本.toml")
+        (self.top / "site.toml").write_text('base = "日本.toml"\nname = "here"\n', encoding="utf-8")
+
+    def in_locale(self, **variables: str) -> None:
+        usual = {name: value for name, value in self.cluster.environment().items() if not name.startswith("LC_")}
+        environment = {**usual, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **variables}
+        for name in ("\udcfcmlaut", "\xfcmlaut"):  # in ISO-8859-1 the first name is the text of the second
+            self.folder = self.top / name
+            words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out", self.folder)
+            for command in (words, ("submit", self.folder)):
+                done = self.run_with(*command, env=environment, errors="surrogateescape")
+                self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(list(self.folder.glob("events/*.log"))), 3)
+        written = sorted(path.name for path in self.top.iterdir() if (path / "events").exists())
+        self.assertEqual(written, ["\xfcmlaut", "\udcfcmlaut"])
+        for name in written:
+            self.folder = self.top / name
+            self.assertEqual(self.counts(), {"done": 3}, "the same in the locale of this test")
+            self.assertEqual(len(list(self.folder.glob("events/*.log"))), 3)
+
+    def test_ascii(self) -> None:
+        self.in_locale(LC_ALL="C")
+
+    def test_iso_8859_1(self) -> None:
+        made = ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", self.top / "de_DE.ISO-8859-1"]
+        try:
+            subprocess.run(made, check=True, capture_output=True, timeout=HANG)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("needs localedef, and the sources of locales")
+        self.in_locale(LC_ALL="de_DE.ISO-8859-1", LOCPATH=str(self.top))
+
+
 class DamagedTest(HereTest):
     def test_the_manifest(self) -> None:
         self.generate()
@@ -133,9 +176,11 @@ class DamagedTest(HereTest):
         self.refused(self.call("generate", spec, "--site", site, "--out", loop), "loop: cannot be written")
 
     def test_names_that_are_not_utf8(self) -> None:
-        words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out")
+        """A shell takes them, but a scheduler also has other uses for them."""
+        (self.top / "slurm.toml").write_text('base = "slurm"\nname = "slurm"\n', encoding="utf-8")
+        words = ("generate", self.top / "spec.toml", "--site", self.top / "slurm.toml", "--out")
         folder = self.top / "c\udcff"
-        self.refused(self.call(*words, folder), "job scripts are UTF-8")
+        self.refused(self.call(*words, folder), "c\\xff: cannot be written: job scripts are UTF-8, and the byte \\xff")
         self.refused(self.call(*words, self.folder, "--set", "program.hvd_bench=\udcff"), "job scripts are UTF-8")
         self.assertFalse(folder.exists() or self.folder.exists())
 

@@ -111,6 +111,7 @@ class SubmitTest(LifeTest):
         self.generate()
         # two repetitions of 8 cells: 1 and 2 ranks (n0001), 4 (n0002) and 8 (n0004) ranks with two baselines each
         self.assertEqual(self.counts(), {"lacking": 16})
+        self.assertIn(f"yet: scripts/campaign submit {self.folder}", self.good("status"), "resume is for later")
         said = self.good("submit")
         self.assertIn("n0001: job 101, 4 cells in repetitions 1, 2", said)
         self.assertIn("n0004: job 103, 6 cells in repetitions 1, 2, after 101 has succeeded", said)
@@ -126,6 +127,17 @@ class SubmitTest(LifeTest):
         self.assertEqual(set(self.sessions().values()), {1})
         self.assertEqual(self.good("resume"), "nothing to hand in: all cells are held\n")
         self.assertEqual(len(list(self.folder.glob("stores/*.db"))), 6, "one database per job and repetition")
+
+    def test_node_hours_are_those_of_generate(self) -> None:
+        self.generate()
+        planned = self.call("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--dry-run").stdout
+        hours = {line.split()[0]: line.split()[5] for line in planned.splitlines()[2:5]}
+        self.assertIn(f"{self.status()['node_hours_left']:.2f}", planned.splitlines()[-1])
+        self.good("submit", "--only", "n0004")
+        self.cluster.run_all()
+        left = float(hours["n0001"]) + float(hours["n0002"])
+        self.assertAlmostEqual(self.status()["node_hours_left"], left, delta=0.02)
+        self.assertIn(f"resume {self.folder}", self.good("status"))
 
     def test_labels_tell_what_a_session_was(self) -> None:
         self.submitted()

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import jsrun_sets
@@ -154,6 +155,13 @@ device = "cpu"
         self.refused(self.call("submit", self.folder), "job n0001: bsub rejected it: A valid project name is required")
         self.generate(None, "--set", "submit.account=abc123", "--set", "submit.by=stdin", "--replace")
         self.refused(self.call("submit", self.folder), "bsub rejected it: No command is specified")
+
+    def test_an_answer_with_two_numbers(self) -> None:
+        self.generate(None, "--set", "submit.account=abc123")
+        answer = "Job <7> is submitted to queue <x>.\n" * 2
+        with unittest.mock.patch("subprocess.run", return_value=subprocess.CompletedProcess([], 0, answer, "")):
+            done = self.call("submit", self.folder)
+        self.refused(done, "bsub answered 'Job <7>", "no one line is a job number; it may be queued")
 
     def test_jsrun_outside_a_job(self) -> None:
         environment = self.cluster.environment()

@@ -5,6 +5,8 @@ Uses only the standard library, because hvdb.campaign uses this module on login 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import traceback
@@ -13,7 +15,31 @@ from pathlib import Path
 from typing import TextIO
 
 from hvdb.base import printable
-from hvdb.base.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, HvdbError
+from hvdb.base.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_USAGE, HvdbError
+
+
+class _Descriptor(io.FileIO):
+    """A descriptor of an output. Drops what is written after the reader (head, less) has closed the pipe."""
+
+    def write(self, data: bytes) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return super().write(data)
+
+
+def _to_the_end(stream: TextIO) -> TextIO:
+    """Returns a stream to the same output that raises no BrokenPipeError.
+
+    A command then does all its work if nobody reads its output, and its exit code is that of its verdict. Returns
+    `stream` itself if it is not an output of the process.
+    """
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    output = io.BufferedWriter(_Descriptor(stream.fileno(), "wb", closefd=False))
+    at_once = stream.line_buffering or stream.write_through
+    return io.TextIOWrapper(output, stream.encoding, "backslashreplace", line_buffering=at_once)
 
 
 def tell(program: str, line: str, stream: TextIO | None = None) -> None:
@@ -43,9 +69,13 @@ def run(program: str, work: Callable[[], int]) -> int:
     """Calls `work` and returns its exit code. If `work` raises an error, prints it and returns the error's exit code.
 
     program: the name of the program, printed before the error. An OSError without a file name is taken for an error of
-    standard output.
+    standard output. The exit code does not change if nobody reads the output.
     """
+    with contextlib.redirect_stdout(_to_the_end(sys.stdout)), contextlib.redirect_stderr(_to_the_end(sys.stderr)):
+        return _run(program, work)
 
+
+def _run(program: str, work: Callable[[], int]) -> int:
     def say(text: object) -> None:
         tell(program, f"{program}: {' '.join(str(text).split())}", sys.stderr)
 
@@ -53,8 +83,6 @@ def run(program: str, work: Callable[[], int]) -> int:
         if sys.stdout is None:
             say("standard output is closed; redirect it to a file")
             return EXIT_USAGE
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the output's encoding lacks
         code = work()
         sys.stdout.flush()  # otherwise a full disk would be noticed only when the interpreter ends
         return code
@@ -64,8 +92,6 @@ def run(program: str, work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) closed the pipe
-        return EXIT_GOOD
     except OSError as error:
         say(f"{error.filename or 'standard output'}: {error.strerror}")
         return EXIT_USAGE

@@ -19,7 +19,7 @@ from hvdb.campaign import script
 from hvdb.campaign.cell import Cell
 from hvdb.campaign.plan import Plan
 from hvdb.campaign.script import Layout
-from hvdb.campaign.site import Submit
+from hvdb.campaign.site import Submit, cluster_of
 
 FORMAT = 1
 PROGRAM = called("campaign")
@@ -69,6 +69,10 @@ class Manifest:
     layout: Layout
     jobs: tuple[JobEntry, ...]
 
+    def __post_init__(self) -> None:
+        if self.scheduler == "slurm":
+            cluster_of(self.submit)
+
     def units(self) -> Iterator[tuple[JobEntry, int]]:
         """Yields every (job, repetition). The scheduler runs each repetition of a job as one unit."""
         for job in self.jobs:
@@ -99,7 +103,7 @@ def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any
         "spec_hash": plan.spec.hash,
         "site_hash": plan.site.hash,
         "job_prefix": layout.job_prefix,
-        "folder": str(layout.folder),
+        "folder": script.in_script(layout.folder),
         "hvd_bench": str(hvd_bench),
         "spec": dataclasses.asdict(plan.spec),
         "profile": dataclasses.asdict(plan.site),
@@ -126,14 +130,15 @@ def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replac
     Errors: CampaignError if the folder contains another campaign and `replace` is false, or if a file cannot be
     written.
     """
+    # A shell takes paths of any bytes. Slurm also keeps them in its accounting database, which takes only UTF-8.
+    faults = "surrogateescape" if plan.site.scheduler == "none" else "strict"
+    texts = {layout.spec: spec_text, **files(plan, layout, hvd_bench)}
     try:
-        contents = {
-            path: text.encode() for path, text in {layout.spec: spec_text, **files(plan, layout, hvd_bench)}.items()
-        }
-    except UnicodeEncodeError as error:  # a path whose bytes are not UTF-8
+        contents = {path: text.encode(errors=faults) for path, text in texts.items()}
+    except UnicodeEncodeError as error:
         raise CampaignError(
-            f"{layout.folder}: cannot be written: job scripts are UTF-8, and {error.object[error.start]!r} in a path "
-            "or a --set is not; use another one"
+            f"{layout.folder}: cannot be written: job scripts are UTF-8, and the byte {error.object[error.start]} in a "
+            "path or a --set is not; use another one"
         ) from None
     if layout.manifest.exists() and not replace:
         there = _load(layout.manifest)
@@ -181,7 +186,7 @@ def read(folder: Path) -> Manifest:
         made = record.read(Manifest, data, others=True, layout=Layout(folder))
     except Malformed as fault:
         raise CampaignError(f"{path}: damaged ({fault}); run {PROGRAM} generate again") from None
-    if made.folder != str(folder):
+    if made.folder != script.in_script(folder):
         raise CampaignError(
             f"{folder}: was generated as {made.folder}, and its scripts write there; generate it again here "
             "(what its stores hold counts)"

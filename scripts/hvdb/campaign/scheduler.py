@@ -24,6 +24,7 @@ from hvdb.base.errors import CampaignError
 from hvdb.campaign import events
 from hvdb.campaign.folder import JobEntry, Manifest
 from hvdb.campaign.script import array_text
+from hvdb.campaign.site import cluster_of
 
 # Sources: the sections on environment variables in sbatch(1), squeue(1), scancel(1) and srun(1), and IBM's "Environment
 # variables" of LSF.
@@ -50,6 +51,9 @@ def for_scheduler(environment: Mapping[str, str], keep: Collection[str] = ()) ->
 
 
 ANSWER_SECONDS = 120  # a busy controller sometimes takes a minute
+# Errors after which the controller may have queued the job. Source: src/common/slurm_errno.c of Slurm 22.05.
+_NO_ANSWER = re.compile("timed out|timeout|receive failure|shutdown failure|zero bytes|connection reset", re.IGNORECASE)
+MAY_BE_QUEUED = "it may be queued all the same: resume finds it by its name, and submits it only if it is not"
 QUEUED, RUNNING = "queued", "running"
 
 
@@ -72,11 +76,11 @@ Unit = tuple[str, int]  # job name, repetition
 class Scheduler(ABC):
     """The interface of Slurm and LSF. Errors of all methods: CampaignError.
 
-    query: the command that lists jobs. kill: the program that cancels jobs. parse: reads what `query` printed.
+    query: the command that lists jobs. kill: the command that cancels jobs. parse: reads what `query` printed.
     """
 
     query: Sequence[str]
-    kill: str
+    kill: Sequence[str]
     parse: Callable[[str, str], dict[Unit, Active]]
 
     def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
@@ -93,21 +97,25 @@ class Scheduler(ABC):
     def active(self) -> dict[Unit, Active]:
         """Returns the jobs of this campaign that are queued or running."""
         unknown = "what is queued or running is not known"
-        done = self._run(self.query, unknown)
+        done = self._run(self.query, unknown, f"{unknown}, try again later")
         if done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout:  # bjobs says so
             raise CampaignError(f"{self.query[0]}: {_last_line(done)}; {unknown}, try again later")
         return type(self).parse(done.stdout, self._manifest.job_prefix)
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancels the jobs `ids`. The scheduler warns running jobs before it ends them."""
-        done = self._run([self.kill, *ids], "nothing was cancelled")
+        see = f"see {self.query[0]} for what still runs"
+        done = self._run([*self.kill, *ids], "nothing was cancelled", f"some may be cancelled; {see}")
         if done.returncode != 0:
-            raise CampaignError(f"{self.kill}: {_last_line(done)}; see {self.query[0]} for what still runs")
+            raise CampaignError(f"{self.kill[0]}: {_last_line(done)}; {see}")
 
     def _run(
-        self, command: Sequence[str], what: str, stdin: Path | None = None, lock: int | None = None
+        self, command: Sequence[str], what: str, unanswered: str, stdin: Path | None = None, lock: int | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program of the scheduler. what: the end of the error's text if the program does not answer."""
+        """Runs a program of the scheduler. Bytes of its output that are not UTF-8 become \\x escapes.
+
+        what, unanswered: the end of the error's text if the program does not run, and if it does not answer.
+        """
         _require(command[0], what)
         try:
             with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (os.devnull is a device)
@@ -116,13 +124,14 @@ class Scheduler(ABC):
                     stdin=source,
                     env=for_scheduler(os.environ, self._manifest.submit.keep_variables),
                     capture_output=True,
-                    text=True,
+                    encoding="utf-8",
+                    errors="backslashreplace",
                     timeout=ANSWER_SECONDS,
                     check=False,
                     pass_fds=() if lock is None else (lock,),
                 )
         except subprocess.TimeoutExpired:
-            raise CampaignError(f"{command[0]}: no answer in {ANSWER_SECONDS} s, so {what}; try again later") from None
+            raise CampaignError(f"{command[0]}: no answer in {ANSWER_SECONDS} s; {unanswered}") from None
         except OSError as error:
             raise CampaignError(f"{error.filename or command[0]}: {error.strerror}, so {what}") from None
 
@@ -134,7 +143,10 @@ class Scheduler(ABC):
         submit, script = self._manifest.submit, self._manifest.layout.script(job.name)
         by_argument = submit.by == "argument"
         command = [*submit.command, *words, *([str(script)] if by_argument else [])]
-        done = self._run(command, f"job {job.name} was not submitted", None if by_argument else script, self._lock)
+        what, stdin = f"job {job.name} was not submitted", None if by_argument else script
+        done = self._run(command, what, f"job {job.name}: {MAY_BE_QUEUED}", stdin, self._lock)
+        if done.returncode < 0 or (done.returncode != 0 and _NO_ANSWER.search(done.stderr + done.stdout)):
+            raise CampaignError(f"job {job.name}: {submit.command[0]}: {_last_line(done)}; {MAY_BE_QUEUED}")
         if done.returncode != 0:
             raise CampaignError(
                 f"job {job.name}: {submit.command[0]} rejected it: {_last_line(done)}; correct the site "
@@ -160,8 +172,10 @@ def _require(program: str, what: str) -> None:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Returns the last line that names an error, or else the last line: a site may print advice after an error."""
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [f"exit code {done.returncode}"])[-1]
 
 
 def _unit(name: str, index: str, prefix: str) -> Unit | None:
@@ -227,11 +241,29 @@ def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
     return found
 
 
+def _parsed(job: JobEntry, program: str, answer: str, pattern: str) -> tuple[str, ...]:
+    """Returns the groups of the only line of `answer` that matches `pattern`. A site's programs may print other lines.
+
+    Errors: CampaignError if no line, or more than one line, matches.
+    """
+    found = [match for line in answer.splitlines() if (match := re.fullmatch(pattern, line, re.ASCII))]
+    if len(found) != 1:
+        said = f"{program} answered {answer.strip()[:200]!r}, in which no one line is a job number"
+        raise CampaignError(f"job {job.name}: {said}; {MAY_BE_QUEUED}")
+    return found[0].groups()
+
+
 class Slurm(Scheduler):
     """Slurm, by its programs sbatch, squeue and scancel."""
 
-    query = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%j|%T|%L|%r")
-    kill, parse = "scancel", parse_squeue
+    parse = parse_squeue
+
+    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
+        super().__init__(manifest, lock)
+        self._cluster = cluster_of(manifest.submit)
+        where = [f"--clusters={self._cluster}"] if self._cluster else []
+        self.query = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%j|%T|%L|%r", *where]
+        self.kill = ["scancel", *where]
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = ["--parsable"]
@@ -239,10 +271,12 @@ class Slurm(Scheduler):
             words.append(f"--array={array_text(list(repetitions), self._manifest.submit.array_limit)}")
         if after:
             words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-        answer = self._hand_in(job, words).split()
-        number = answer[-1].split(";")[0] if answer else ""  # "123" or "123;cluster"
-        if not number.isdigit():
-            raise CampaignError(f"job {job.name}: sbatch answered {' '.join(answer)!r}, no job number; see squeue")
+        number, cluster = _parsed(job, "sbatch", self._hand_in(job, words), r"\s*(\d+)(?:;([\w.-]+))?\s*")
+        if cluster and cluster.lower() != self._cluster.lower():
+            raise CampaignError(
+                f"job {job.name}: is queued as {number} on the cluster {cluster}, where status does not look; generate "
+                f"again with '--clusters={cluster}' in submit.extra of the site, then resume, which finds the job"
+            )
         return number
 
 
@@ -250,7 +284,7 @@ class Lsf(Scheduler):
     """LSF, by its programs bsub, bjobs and bkill."""
 
     query = ("bjobs", "-noheader", "-o", "jobid jobindex job_name stat time_left pend_reason delimiter='|'")
-    kill, parse = "bkill", parse_bjobs
+    kill, parse = ("bkill",), parse_bjobs
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = []
@@ -262,11 +296,7 @@ class Lsf(Scheduler):
         if after:
             # With -ti, LSF ends this job when the condition of -w can no longer become true.
             words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
-        answer = self._hand_in(job, words)
-        match = re.search(r"Job <(\d+)> is submitted", answer)
-        if not match:
-            raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")
-        return match[1]
+        return _parsed(job, "bsub", self._hand_in(job, words), r"Job <(\d+)> is submitted.*")[0]
 
 
 PATIENCE_SECONDS = 90  # the time that cancelled jobs get to store their results
@@ -282,7 +312,7 @@ def _lives(pid: int, script: Path) -> bool:
         except OSError:
             return False
         return not Path("/proc/self/cmdline").exists()
-    return str(script).encode() in words
+    return os.fsencode(script) in words
 
 
 class Local:

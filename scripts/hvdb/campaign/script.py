@@ -8,6 +8,7 @@ characters in its name to a real Slurm.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from pathlib import Path
@@ -20,6 +21,15 @@ from hvdb.campaign.plan import Job, Plan
 from hvdb.campaign.site import Site
 
 
+def in_script(path: Path | str) -> str:
+    """Returns a path or a word of the command line as the text whose UTF-8 form has the same bytes.
+
+    Scripts are UTF-8 in every locale, but Python decodes paths by the locale. In ISO-8859-1 it reads the byte FC as
+    "ü", and "ü" in a script would name another file. Bytes that are not UTF-8 become surrogates ("surrogateescape").
+    """
+    return os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
 class Layout:
     """job_prefix: the beginning of the names of this campaign's jobs. Queries of the scheduler select jobs by it."""
 
@@ -30,7 +40,7 @@ class Layout:
         self.manifest = folder / "campaign.json"
         self.submissions = folder / "submissions.jsonl"
         self.jobs, self.stores, self.logs, self.events = (folder / n for n in ("jobs", "stores", "logs", "events"))
-        self.job_prefix = f"hvd-{digest(str(folder), 8)}-"
+        self.job_prefix = f"hvd-{digest(in_script(folder), 8)}-"
 
     def script(self, job_name: str) -> Path:
         return self.jobs / f"{job_name}.sh"
@@ -59,7 +69,10 @@ IDENTITY = {
 
 
 def text(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> str:
-    """Returns the whole script, which ends with a line break. hvd_bench: absolute path of the program to measure."""
+    """Returns the whole script, which ends with a line break. hvd_bench: absolute path of the program to measure.
+
+    layout has paths of this process. hvd_bench and the texts of the plan are texts of a script, as of in_script().
+    """
     site, spec = plan.site, plan.spec
     parts = [
         "#!/usr/bin/env bash",
@@ -95,7 +108,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
         _assignment("campaign", plan.spec.name),
         _assignment("spec", plan.spec.hash),
         _assignment("job", job.name),
-        _assignment("folder", layout.folder),
+        _assignment("folder", in_script(layout.folder)),
         _assignment("hvd_bench", hvd_bench),
         _assignment("order_seed", plan.spec.order_seed),
         # A walltime of 0 means no limit: without a scheduler nothing limits a job.
@@ -220,7 +233,7 @@ def _slurm_log(site: Site, job: Job, layout: Layout) -> str:
         why = "Slurm does not replace %j in a path with a backslash" if found[0] == "\\" else "Slurm reads line by line"
         raise _refuse_folder(layout, found[0], why)
     number = "%A.%a" if site.submit.array else "%j"
-    return f"{layout.logs}/{job.name}.".replace("%", "%%") + f"{number}.out"
+    return f"{in_script(layout.logs)}/{job.name}.".replace("%", "%%") + f"{number}.out"
 
 
 def _bsub_value(site: Site, key: str, value: str) -> str:
@@ -237,7 +250,7 @@ def _lsf_log(site: Site, job: Job, layout: Layout) -> str:
     unsafe = r"[^A-Za-z0-9_@+=:,./~-]" if site.submit.by == "argument" else r"[\x00-\x1f\x7f\\\"%$`]"
     if found := re.search(unsafe, str(layout.folder)):
         raise _refuse_folder(layout, found[0], f"bsub cannot take {found[0]!r} in a path")
-    return f"{layout.logs}/{job.name}.{'%J.%I' if site.submit.array else '%J'}.out"
+    return f"{in_script(layout.logs)}/{job.name}.{'%J.%I' if site.submit.array else '%J'}.out"
 
 
 def _bsub(site: Site, job: Job, layout: Layout) -> list[str]:

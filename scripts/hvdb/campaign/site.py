@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from hvdb.campaign.cell import digest
 
 SCHEDULERS = ("slurm", "lsf", "none")
 MAX_BASES = 8
+# Variables in which sbatch, squeue and scancel look for the cluster. A later command may have another value.
+CLUSTER_VARIABLES = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 TRACES = "would trace every cell, and no table takes traced runs; leave it out"
 Line = Annotated[str, LINE]
 Lines = tuple[Line, ...]
@@ -89,6 +93,20 @@ class Submit:
     def __post_init__(self) -> None:
         if bench_options.TRACE_VARIABLE in self.keep_variables:
             raise Malformed(f"{bench_options.TRACE_VARIABLE} {TRACES}", "keep_variables")
+        for name in CLUSTER_VARIABLES:
+            if name in self.keep_variables:
+                raise Malformed(f"{name}: name the cluster in extra instead, as --clusters=NAME", "keep_variables")
+
+
+def cluster_of(submit: Submit) -> str:
+    """Returns the cluster that the options of sbatch name, or "". Errors: Malformed if they name several."""
+    words = [word for line in submit.extra for word in re.sub(r"(^|\s)#.*", "", line).replace("=", " ").split()]
+    words += [part for word in submit.command[1:] for part in word.split("=")]
+    named = [after for word, after in itertools.pairwise(words) if word in ("--clusters", "--cluster", "-M")]
+    named += [word[2:] for word in words if re.match("-M.", word)]
+    if len(set(named)) > 1 or any("," in name or name == "all" for name in named):
+        raise Malformed(f"{' '.join(named)}: a campaign's jobs wait for one another; name one cluster", "submit.extra")
+    return named[0].strip("'\"") if named else ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +152,8 @@ class Site:
         node, submit, per_rank = self.node, self.submit, self.launch.cores_per_rank
         if self.scheduler == "lsf" and submit.qos:
             raise Malformed("LSF has no such thing; leave it empty, and use partition (a queue) or extra", "submit.qos")
+        if self.scheduler == "slurm":
+            cluster_of(submit)
         if self.scheduler == "none" and submit.array:
             raise Malformed("needs a scheduler; give false", "submit.array")
         if self.scheduler != "none" and not submit.command:
@@ -192,7 +212,7 @@ def _path(name: str, beside: Path | None) -> Path:
     """Returns the file of a site. name: a site of this project, or a path; a base's path is relative to `beside`."""
     if name in known():
         return SITES / f"{name}.toml"
-    path = Path(name) if beside is None else beside / name
+    path = Path(name) if beside is None else beside / os.fsdecode(name.encode())  # TOML is UTF-8 in every locale
     if path.suffix == ".toml" or "/" in name:
         return path
     near, all_known = record.nearest(name, known()), ", ".join(known())

@@ -46,7 +46,8 @@ class UnitState:
 class Standing:
     """The state of a campaign. counts: state -> number of cells. jobs: job -> state -> number of cells.
 
-    node_hours_left: the most node hours that the unfinished cells need.
+    node_hours_left: of the node hours that `generate` prints, the share of the cells that are not done, by their time.
+    submitted: True if a job was ever submitted.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Standing:
     failures: list[Failure]
     seconds_left: int | None  # time until the last running job must end; None if unknown
     node_hours_left: float
+    submitted: bool
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -114,12 +116,13 @@ def standing(
         for cell in job.cells[repetition]:
             state = _cell_state(cell, held, active.get(unit), attempt)
             counts[state] += 1
-            if state != "done":
-                node_hours += job.nodes * cell.seconds / 3600
             if state == "failed" and attempt is not None:
                 what = f"{cell.what}, {cell.ranks} ranks"
                 failures.append(Failure(job.name, repetition, cell.hash, what, attempt.codes[cell.hash]))
-        lacks = len(job.cells[repetition]) - counts["done"]
+        left_seconds = [cell.seconds for cell in job.cells[repetition] if cell.hash not in held]
+        share = sum(left_seconds) / (sum(cell.seconds for cell in job.cells[repetition]) or 1.0)
+        node_hours += share * job.nodes * job.walltime_seconds / 3600
+        lacks = len(left_seconds)
         units.append(_unit_state(job, repetition, lacks, active.get(unit), attempt, unit in submitted))
         mine = jobs.setdefault(job.name, dict.fromkeys(STATES, 0))
         for state, count in counts.items():
@@ -137,6 +140,7 @@ def standing(
         failures=failures,
         seconds_left=max(left, default=None),
         node_hours_left=round(node_hours, 2),
+        submitted=bool(submitted),
         notes=list(notes),
     )
 
@@ -188,7 +192,9 @@ def _next(standing: Standing) -> str:
         parts.append(f"running jobs have at most {duration_text(standing.seconds_left)} left")
     parts.append(f"cells that are not done need at most {standing.node_hours_left:.2f} node-hours")
     idle = standing.counts["failed"] + standing.counts["lacking"]
-    if idle:
+    if not (standing.submitted or at_work):
+        parts.append(f"nothing was submitted yet: {called('campaign')} submit {folder}")
+    elif idle:
         parts.append(f"nothing is at work on {idle} of them: {called('campaign')} resume {folder}")
     elif at_work:
         parts.append("all of them are queued or running")

@@ -18,7 +18,7 @@ from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, CampaignError
 from hvdb.campaign import events, folder, life, plan, site, spec, status, stores
 from hvdb.campaign.plan import duration_text
 from hvdb.campaign.scheduler import Active, Unit
-from hvdb.campaign.script import Layout
+from hvdb.campaign.script import Layout, in_script
 from hvdb.commands import new_parser
 
 PROGRAM = data.called("campaign")
@@ -95,19 +95,19 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def _program(name: str) -> Path:
-    """Returns the absolute path of the hvd_bench that jobs run. name: the site's program.hvd_bench.
+    """Returns the absolute path, in the text of a script, of the hvd_bench that jobs run.
 
-    Errors: CampaignError.
+    name: the site's program.hvd_bench. Errors: CampaignError.
     """
     if name == data.BENCH:
         if found := data.hvd_bench():
-            return found
+            return Path(in_script(found))
         raise CampaignError(
             f"there is no {data.BENCH} beside {PROGRAM} or on the PATH; name the one that jobs run: "
             f"--set program.hvd_bench=/path/of/{data.BENCH}"
         )
     if data.CHECKOUT:
-        return data.CHECKOUT / name
+        return Path(in_script(data.CHECKOUT)) / name
     if not Path(name).is_absolute():
         raise CampaignError(
             f"program.hvd_bench: {name} starts at a checkout, and {PROGRAM} is installed without one; give an absolute "
@@ -120,7 +120,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     """Writes a campaign's folder, or only prints what it would contain."""
     file = spec.file(arguments.spec)
     study = spec.read(file)
-    machine = site.read(arguments.site, arguments.set)
+    machine = site.read(arguments.site, [*map(in_script, arguments.set)])
     pilot = stores.pilot(arguments.pilot) if arguments.pilot else None
     for note in pilot.notes if pilot else ():
         print(printable.terminal(f"note: {note}"), file=sys.stderr)

@@ -1,5 +1,5 @@
-"""hvdb compare: judges recorded runs. The runs are the pairs in the store of a gate, the runs in two stores, or the
-samples in two files of another program."""
+"""hvdb compare: judges recorded runs. The runs are the pairs that a gate kept, the runs in two stores, or the samples
+in two files of another program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvdb.judge.thresholds import Thresholds
 from hvdb.read import others
 from hvdb.read.others import Results
 from hvdb.read.store import is_database
-from hvdb.run import gate_plan
+from hvdb.run import gate_plan, tool_gate
 from hvdb.show.verdict_report import Report
 
 # At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
@@ -111,14 +111,14 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     made = new_parser(
         "compare",
-        "Judges whether B is slower than A by more than a threshold, from what has been recorded: the "
-        "pairs of one store that a gate filled, or two stores, or two files of nccl-tests, the OSU micro-benchmarks or "
-        "Google Benchmark (JSON). Sessions that were measured apart are compared by an exact rank-sum test, which "
-        "needs at least three of each for one configuration and more for several. Only pairs measured in turn "
-        "(gate) cancel drift.",
+        "Judges whether B is slower than A by more than a threshold, from what has been recorded: the pairs that a "
+        "gate kept (a store; with --tool a JSON file), or two stores, or two files of nccl-tests, the OSU micro- "
+        "benchmarks or Google Benchmark (JSON). Sessions that were measured apart are compared by an exact rank-sum "
+        "test, which needs at least three of each for one configuration and more for several. Only pairs measured in "
+        "turn (gate) cancel drift.",
         judging.EXIT_CODES,
     )
-    made.add_argument("a", type=Path, metavar="A.db", help="a gate's store, or side A")
+    made.add_argument("a", type=Path, metavar="A.db", help="what a gate kept, or side A")
     made.add_argument("b", type=Path, metavar="B.db", nargs="?", help="side B")
     may_differ = "a fact that may differ between A and B, such as lib.file.onednn or build.*"
     add_several(made, "--expect", may_differ, default=[], metavar="KEY")
@@ -140,8 +140,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise HvdbError("--row: is for two files of another program")
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
+        if _is_foreign(arguments.a) and tool_gate.holds_pairs(arguments.a):
+            return judging.show(tool_gate.stored(arguments.a).report("compare"), arguments)
         return judging.show(Report("compare", _of_a_gate(arguments.a)), arguments)
     foreign = [_is_foreign(file) for file in (arguments.a, arguments.b)]
+    for file in (file for file, is_foreign in zip((arguments.a, arguments.b), foreign, strict=True) if is_foreign):
+        if tool_gate.holds_pairs(file):
+            raise NotComparable(f"{file}: holds both sides of a gate; give it alone: compare {file}")
     if all(foreign):
         a, b = others.read(arguments.a), others.read(arguments.b)
         threshold = judging.one_threshold(arguments)

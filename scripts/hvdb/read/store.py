@@ -7,6 +7,7 @@ check of the values needs numpy.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -41,13 +42,14 @@ class Header:
     """The facts in the first 100 bytes of a store. bytes: the size that the file should have; 0 if it is not stored.
 
     plain: True if the store has a rollback journal and text in UTF-8, as all stores of hvd_bench have. SQLite may
-    create files beside a store that is not plain when it reads the store.
+    create files beside a store that is not plain when it reads the store. wal: True if the journal mode is WAL.
     """
 
     application_id: int
     version: int
     bytes: int
     plain: bool
+    wal: bool
 
 
 def is_partial(path: Path) -> bool:
@@ -93,7 +95,7 @@ def read_header(path: Path) -> Header:
     page = 65536 if number(16, 2) == 1 else number(16, 2)
     sized = number(24) == number(92)  # unequal if an old SQLite wrote the file; the page count may then be wrong
     plain = head[18:20] == b"\x01\x01" and number(56) in (0, 1)
-    return Header(number(68), number(60), page * number(28) if sized else 0, plain)
+    return Header(number(68), number(60), page * number(28) if sized else 0, plain, wal=2 in head[18:20])
 
 
 def require_short(path: Path) -> None:
@@ -126,6 +128,11 @@ def require_safe_to_open(path: Path) -> Header:
     """Checks and returns the header of a store that may be in use. Unlike require_ours(), ignores the file's size."""
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
+    if header.wal:
+        raise StoreError(
+            f"{path}: another program has set its journal mode to WAL; close that program, then run: sqlite3 "
+            f"{shlex.quote(str(path))} 'PRAGMA journal_mode = DELETE'"
+        )
     if not header.plain:
         raise StoreError(f"{path}: damaged: not in the journal mode or text encoding that hvd_bench writes")
     _require_own_journal(path)
@@ -427,7 +434,8 @@ def attached(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
     """Detaches `name` if it is attached. Raises InUse (since SQLite 3.46) if another program is writing to the file."""
-    if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
+    # The column `file` would be decoded, too, and a path need not be UTF-8.
+    if name not in (row[0] for row in connection.execute("SELECT name FROM pragma_database_list")):
         return
     try:
         connection.execute(f"DETACH {name}")

@@ -47,8 +47,8 @@ class ToolGatePlan:
     a: str
     b: str
     rows: list[str]
-    threshold: float
-    pairs: int
+    threshold: Annotated[float, Range(0, 1)]
+    pairs: Annotated[int, Range(1, gate_plan.MAX_PAIRS)]
     seed: Annotated[int, FINITE]
     resolved: dict[str, str]
     directory: str
@@ -105,16 +105,22 @@ class Pairs:
         looks = verdict.plan_looks(len(self.seconds), self.plan.pairs)
         return verdict.replay(self.ratios(), dict.fromkeys(self.seconds, self.plan.threshold), looks)
 
-    def report(self) -> Report:
-        """Returns the verdict on every row, after the last pair."""
+    def report(self, title: str) -> Report:
+        """Returns the verdict on every row. title: the command. Errors: HvdbError if there are too few pairs."""
+        judged = self.replay()[0]
+        if not judged:
+            raise HvdbError(
+                f"{self.count} whole pairs are too few for a verdict: give the gate's command again, it goes on where "
+                "it stopped"
+            )
         cut = ", ".join(f"side {side} {count}" for side, count in self.failed.items() if count)
         left_out = [f"pairs that are not complete: {cut}"] if cut else []
         outcomes = []
-        for name, judgement in self.replay()[0].items():
+        for name, judgement in judged.items():
             a, b = np.median(self.seconds[name][: judgement.observations[0]], axis=0)
             rates = (float(1 / a), float(1 / b))
             outcomes.append(Outcome(name, judgement, rates, paired=True, left_out=left_out, foreign=True))
-        return Report("gate", outcomes, tuple(self.missing))
+        return Report(title, outcomes, tuple(self.missing))
 
 
 @dataclass(frozen=True)
@@ -128,19 +134,33 @@ class Bench:
     lock: int
 
 
-def begin(file: Path, plan: ToolGatePlan) -> Pairs:
-    """Returns the pairs of `plan` so far. Errors: HvdbError if `file` holds anything else."""
-    if not file.exists():
-        return Pairs(plan)
+def holds_pairs(file: Path) -> bool:
+    """Returns True if `file` ends as a file that a gate wrote. Errors: HvdbError if it cannot be read."""
+    return b'"format": "hvdb-pairs ' in whole_file.read_at_most(file, MAX_FILE_BYTES)[-40:]
+
+
+def stored(file: Path) -> Pairs:
+    """Returns the pairs that a gate kept in `file`. Errors: HvdbError if it holds anything else."""
     content = whole_file.read_at_most(file, MAX_FILE_BYTES)
-    with record.faults_of(f"{file}: does not hold the pairs of a gate with --tool; name a new file with --db"):
+    with record.faults_of(f"{file}: does not hold the pairs of a gate with --tool"):
         pairs = record.read(Pairs, record.json_object(record.decoded(content, MAX_FILE_BYTES), MAX_FILE_BYTES))
         if pairs.format != FORMAT or set(pairs.failed) != {"a", "b"}:
             raise Malformed("another format")
         if not pairs.seconds or {len(pair) for row in pairs.seconds.values() for pair in row} != {2}:
             raise Malformed("a time is missing", "seconds")
-        if {len(row) for row in pairs.seconds.values()} != {pairs.count} or pairs.count > plan.pairs:
+        if {len(row) for row in pairs.seconds.values()} != {pairs.count} or pairs.count > pairs.plan.pairs:
             raise Malformed("a row has too few or too many pairs", "seconds")
+    return pairs
+
+
+def begin(file: Path, plan: ToolGatePlan) -> Pairs:
+    """Returns the pairs of `plan` so far. Errors: HvdbError if `file` holds anything else."""
+    if not file.exists():
+        return Pairs(plan)
+    try:
+        pairs = stored(file)
+    except HvdbError as error:
+        raise HvdbError(f"{error}; name a new file with --db") from error
     if pairs.plan != plan:
         raise HvdbError(
             f"{file}: was measured for another plan (other commands, programs, folder, rows, threshold, pairs, seed); "
@@ -202,4 +222,4 @@ def measure(bench: Bench, pairs: Pairs) -> Report:
             f"{len(newest)} row(s), {min(newest):+.1f} to {max(newest):+.1f} %; at most {progress.duration(left)} left",
             sys.stderr,
         )
-    return pairs.report()
+    return pairs.report("gate")

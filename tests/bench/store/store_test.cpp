@@ -145,6 +145,13 @@ TEST_F(Store, ANameThatLooksLikeAnUri) {
   EXPECT_TRUE(fs::exists(folder_ / "file:a?mode=ro#1%20.db"));
 }
 
+TEST_F(Store, ANameWhoseBytesAreNotUtf8TakesRunsToo) {
+  const fs::path file = folder_ / "c\xff.db";
+  for (int session = 0; session < 2; ++session) publish_example(file);
+  EXPECT_EQ(folder_.files(), 1U);
+  EXPECT_EQ(count(file, "SELECT count(*) FROM run"), 2);
+}
+
 TEST_F(Store, NothingSavedLeavesNothingBehind) {
   {
     ResultStore store(file_, new_uuid(), "x");
@@ -200,6 +207,21 @@ TEST_F(Store, RefusesWhatIsNotAStore) {
   EXPECT_NE(open(".").find("is a directory"), std::string::npos);
   EXPECT_NE(open("no/such/place.db").find("there is no directory"), std::string::npos);
   EXPECT_EQ(folder_.files(), 3U) << "no partial may stay behind";
+}
+
+// Readers refuse such a store, because SQLite makes files beside it when it reads it.
+TEST_F(Store, RefusesAStoreThatAViewerLeftInWalMode) {
+  publish_example(file_);
+  ResultStore early(file_, session_, "x");
+  early.save(example(session_));
+  Database(file_, Locking::kShared, false).run("PRAGMA journal_mode = WAL");
+  const std::string remedy = "journal mode to WAL; close that program, then run: sqlite3 " + file_.string() +
+                             " 'PRAGMA journal_mode = DELETE'";
+  EXPECT_NE(io_error([&] { ResultStore(file_, new_uuid(), "x"); }).find(remedy), std::string::npos);
+  EXPECT_NE(io_error([&] { early.finish(); }).find("results are kept in"), std::string::npos);
+  Database(file_, Locking::kShared, false).run("PRAGMA journal_mode = DELETE");
+  early.finish();
+  EXPECT_EQ(count(file_, "SELECT count(*) FROM run"), 2);
 }
 
 TEST_F(Store, RefusesAStoreThatIsCutOff) {

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import jsonschema
 from limits import HANG
 
-from harness import SCRIPTS, FolderTest, call, eventually, executable, execute
+from harness import SCRIPTS, FolderTest, call, eventually, executable, execute, refused
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb.base import process
@@ -129,6 +129,21 @@ class ToolGateTest(ToolCase):
         self.assertIn(again.stdout.split("\n\n")[0], done.stdout)
         other = self.gate("osu", b, "--threshold", "30", code=2)
         self.assertIn("was measured for another plan", other.stderr)
+        recorded = call("compare", self.file, code=1)[1]
+        self.assertEqual(recorded, again.stdout.replace("gate: REGRESSION", "compare: REGRESSION"))
+        refused("pairs.json: holds both sides of a gate; give it alone", "compare", self.file, self.file, code=4)
+
+    def test_compare_refuses_pairs_that_no_gate_wrote(self) -> None:
+        self.gate("osu", self.side("osu", "b", 1.2), code=1)
+        good = json.loads(self.file.read_text())
+        few = {**good, "seconds": {name: pairs[:2] for name, pairs in good["seconds"].items()}}
+        cases = [(few, "2 whole pairs are too few for a verdict: give the gate's command again")]
+        for key, value in (("pairs", 10**9), ("threshold", -1.0), ("rows", 3)):
+            plan = {**good, "plan": {**good["plan"], key: value}}
+            cases.append((plan, f"does not hold the pairs of a gate with --tool: plan.{key}: "))
+        for changed, message in cases:
+            self.file.write_text(json.dumps(changed))
+            refused(message, "compare", self.file)
 
     def test_rows_are_chosen_by_name_or_pattern(self) -> None:
         b = self.side("nccl-tests", "b", large=1.2)

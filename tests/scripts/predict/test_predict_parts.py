@@ -52,6 +52,8 @@ class ProfileTest(FolderTest):
         good = profile_text("r")
         for old, new, text in (
             ("hvd-replay 2", "hvd-replay 3", ":1: not a replay profile"),
+            ("\n", "\r\n", ":1: has the line ends of Windows"),
+            ("second\n", "second\r\n", ":10: has the line ends of Windows"),
             ("end 2\n", "", "'end' is missing"),
             ("units_per_step 8", "units_per_step 0", "not a whole number from 1"),
             ("units_per_step 8", "units_per_step 1" + "0" * 100, "not a whole number from 1"),
