@@ -126,7 +126,9 @@ class Row:
                 fall = f"the loss collapsed from {first:.3g} to {last:.3g}"
                 found.append(f"{side.name}: {fall}: its steps are no longer comparable")
         counts = {side.description.split()[0] for side in self.sides if side.description[:1].isdigit()}
-        return found + [f"the networks differ: {' and '.join(sorted(counts))} parameters"] * (len(counts) > 1)
+        if len(counts) > 1:
+            found.append(f"the networks differ: {' and '.join(sorted(counts))} parameters")
+        return list(dict.fromkeys(found))  # files from before 2026-11-29 have the losses' faults in `troubles`, too
 
 
 class Server(subprocess.Popen):
