@@ -2,8 +2,9 @@
 // systems; --profile shows where the time of a step goes.
 //
 // With --serve, the program answers lines from standard input, so that a script can alternate between this program and
-// another system without restarting either of them. To "N", the program answers the seconds of N steps; to "loss", the
-// loss of the last step (scripts/maintain/peerbench/training.py).
+// another system without restarting either of them. The program writes "ready PARAMETERS TEXT". To "N", it answers the
+// seconds of N steps; to "loss", the loss of the last step. It ends with its input. torch_trainer.py in
+// scripts/maintain/peerbench does the same, but answers the mean seconds of a step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -88,8 +89,9 @@ std::string answer(const std::string& question, TrainingBench& bench) {
 }
 
 void serve(TrainingBench& bench, const Options& options) {
-  std::cout << fmt::format("ready {} {} batch {}", bench.train_step().description(), options.training.dtype,
-                           options.training.model.batch_size)
+  const ModelSpec& model = options.training.model;
+  std::cout << fmt::format("ready {} {} {} batch {}", build_model(model).parameter_count(),
+                           bench.train_step().description(), options.training.dtype, model.batch_size)
             << std::endl;
   for (std::string line; std::getline(std::cin, line);) std::cout << answer(line, bench) << std::endl;
 }

@@ -36,7 +36,7 @@ CALL_MINUTES, CLOSING_SECONDS = 9.0, 15.0  # of a call on a host that ends comma
 TORCH_GPU = "env HVD_PYTHON={torch} {root}/scripts/maintain/peers torch-gpu --python {torch}"
 GPU_TESTS = ("gpu_cuda_test", "comm_nccl_gpu_test", "device_engine_gpu_test", "cudnn_kernels_gpu_test")
 GPU_TESTS += ("cudnn_step_gpu_test", "cudnn_shared_gpu_gpu_test")  # all tests of label gpu
-LACKS = {"nccl_2_30": "NCCL 2.30 or newer (--nccl)", "torch": "Python with PyTorch 2 (HVD_PYTHON)"}
+LACKS = {"nccl_2_30": "NCCL 2.30 or newer (--nccl)", "torch": "Python with PyTorch 2 and torchvision (HVD_PYTHON)"}
 GOOD, FAILED, CANNOT, CUT, NOT_YET = "good", "FAILED", "cannot run", "cut off", "not yet"
 NOTHING_TO_MEASURE, LOST_RANK, OUT_OF_MEMORY = 3, 5, 8  # exit codes of our programs and of the comparison
 NCCL_2_30 = 23000  # the first NCCL that lets two ranks share a GPU, as ncclGetVersion() gives it
@@ -238,6 +238,13 @@ def says(*command: str) -> str:
     return ""
 
 
+def first_python(modules: str) -> tuple[str, str]:
+    """Returns the first Python that can import `modules`, and the version of its PyTorch; "" if there is none."""
+    asked = ("-c", f"import {modules}; print(torch.__version__)")
+    tried = ((python, says(python, *asked)) for python in (sys.executable, *PYTHONS))
+    return next(((python, version) for python, version in tried if version), ("", ""))
+
+
 def nccl_version(folder: str) -> int:
     """Returns the version of the NCCL in `folder` as ncclGetVersion() gives it: 23007 is 2.30.7. 0: no NCCL."""
     version = ctypes.c_int()
@@ -249,12 +256,12 @@ def nccl_version(folder: str) -> int:
 def find_host(options: argparse.Namespace, out: Path) -> tuple[Words, dict[str, object]]:
     """Returns the words of this host, and facts for machine.json."""
     words = Words(root=str(ROOT), out=str(out))
-    torch = ""
-    for python in (sys.executable, *PYTHONS):
-        if torch := says(python, "-c", "import torch; print(torch.__version__)"):
-            words["torch"] = python
-            break
-    sites = says(words.get("torch", sys.executable), "-c", "import sys; print(*filter(None, sys.path), sep='\\n')")
+    python, torch = first_python("torch, torchvision")
+    if python:
+        words["torch"] = python
+    else:  # our programs can use the libraries of a PyTorch without torchvision
+        python, torch = first_python("torch")
+    sites = says(python or sys.executable, "-c", "import sys; print(*filter(None, sys.path), sep='\\n')")
     # The libraries of PyTorch come first, so that both sides of a comparison use the same.
     places = [place for site in sites.splitlines() for wheel in WHEELS for place in Path(site).glob(wheel)]
     places += [place for toolkit in TOOLKITS for place in sorted(Path("/").glob(toolkit), reverse=True)]
@@ -268,7 +275,7 @@ def find_host(options: argparse.Namespace, out: Path) -> tuple[Words, dict[str, 
     words.update(next(({"nccl_2_30": folder} for folder in nccl if nccl[folder] >= NCCL_2_30), {}))
     commit = says("cat", f"{ROOT}/commit") or says("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     system = {"commit": commit, "kernel": os.uname().release, "processors": len(os.sched_getaffinity(0))}
-    return words, {**system, "python": words.get("torch"), "torch": torch, "nccl": nccl, "libraries": libraries}
+    return words, {**system, "python": python or None, "torch": torch, "nccl": nccl, "libraries": libraries}
 
 
 def earlier_calls(out: Path, gpu: list[str]) -> tuple[list[dict], dict[str, dict]]:

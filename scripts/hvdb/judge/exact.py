@@ -14,6 +14,7 @@ Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -114,6 +115,14 @@ def paired_effect(differences: np.ndarray, confidence: float) -> Interval:
         float(paired_lower_bounds(differences, tail)),
         -float(paired_lower_bounds(-differences, tail)),
     )
+
+
+def paired_ratio(ratios: Sequence[float], confidence: float) -> Interval:
+    """Returns the Hodges-Lehmann estimate of the centre of `ratios` (n,), n >= 1, which are above 0 and symmetric on a
+    logarithmic scale. The interval is exact. Its ends are None if there are too few ratios."""
+    effect = paired_effect(np.log(ratios), confidence)
+    ends = (math.exp(effect.low), math.exp(effect.high)) if math.isfinite(effect.low) else (None, None)
+    return Interval(math.exp(effect.value), *ends)
 
 
 def fewest_pairs(level: float) -> int:

@@ -21,9 +21,9 @@ import numpy as np
 
 from . import libraries
 from .libraries import Library
-from .training import estimate
 from hvdb.base import edge, process, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
+from hvdb.judge import exact
 from hvdb.judge.claims import PARAMETERS
 from hvdb.read.names import OPERATIONS
 from hvdb.show import tables
@@ -157,6 +157,12 @@ def best_peer(peers: Mapping[str, Mapping[int, float]]) -> str | None:
     return min(medians, key=lambda name: (medians[name], name)) if medians else None
 
 
+def estimate(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """Returns the estimate of values above 0 as `name`, and the ends of its 95 % interval; None below six values."""
+    made = exact.paired_ratio(values, 0.95)
+    return {name: made.value, "low": made.low, "high": made.high}
+
+
 def judge(ours: Mapping[int, float], peers: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
     """Compares ours with the best peer on the odd rounds. Returns None if no odd round has both sides.
 
@@ -168,7 +174,7 @@ def judge(ours: Mapping[int, float], peers: Mapping[str, Mapping[int, float]]) -
         return None
     mine, its = (np.array([rounds[number] for number in shared]) for rounds in (ours, peers[peer]))
     made = {"peer": peer, "ours_seconds": float(np.median(mine)), "peer_seconds": float(np.median(its))}
-    made |= {**estimate(mine / its).named("ratio"), "rounds": len(shared), "verdict": None}
+    made |= {**estimate("ratio", mine / its), "rounds": len(shared), "verdict": None}
     if made["low"] is not None:
         slow = SLOWER if made["low"] > 1 else WITHIN if made["high"] <= MARGIN else UNDECIDED
         made["verdict"] = FASTER if made["high"] < 1 else slow
@@ -185,7 +191,7 @@ def document(plan: Plan, launches: Sequence[Launch]) -> dict[str, Any]:
             for library, seconds in times.items():
                 if seconds:
                     row = {"class": kind, "library": library, "cell": name, "rounds": len(seconds)}
-                    series.append({**row, **estimate(list(seconds.values())).named("seconds")})
+                    series.append({**row, **estimate("seconds", list(seconds.values()))})
             peers = {library: times[library] for library in times if library not in libraries.OURS}
             for ours in (library for library in libraries.OURS if library in times):
                 if judgement := judge(times[ours], peers):

@@ -1,10 +1,9 @@
 """Training speed beside PyTorch's on the same device, in turns, by the rules of docs/peers.md.
 
 torch      ours is oneDNN on processors; fp32 also runs without Winograd, which PyTorch does not use
-torch-gpu  ours is cuDNN; at the end comes a verdict against --target. --report repeats it for files of several runs
+torch-gpu  ours is cuDNN
 
-Exit code: 0 all measured, 1 a comparison broke off, or a loss is not finite or collapsed, 2 usage, 3 only variants of
-the peer are missing.
+Exit code: 0 all measured, 1 a comparison broke off or does not count, 2 usage, 3 only variants of the peer are missing.
 """
 
 from __future__ import annotations
@@ -12,167 +11,237 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
-import shutil
-import signal
+import select
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .training import Estimate, PeerError, Row, Server, read_rows, take_turns, write_rows
-from hvdb.base.process import end_with_parent
+from . import libraries
+from hvdb.base import process, record, whole_file
+from hvdb.base.errors import HvdbError
+from hvdb.base.interval import Interval
+from hvdb.judge import exact
 
-SCRIPTS = Path(__file__).resolve().parents[2]
-INSTALLED = SCRIPTS.parent / "build" / "peers" / "torch" / "bin" / "python"  # from scripts/install_deps --peers
-CLOCKS = ["nvidia-smi", "-i", os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0", "--loop-ms=100"]
-CLOCKS += ["--format=csv", "--query-gpu=timestamp,name,clocks.sm,clocks.mem,power.draw,temperature.gpu,"]
-CLOCKS[-1] += "clocks_throttle_reasons.active,power.limit,clocks.max.sm"
+TRAINER = Path(__file__).with_name("torch_trainer.py")
+CLOCKS = "nvidia-smi --loop-ms=100 --format=csv --query-gpu=timestamp,name,clocks.sm,clocks.mem,power.draw,"
+CLOCKS += "temperature.gpu,clocks_throttle_reasons.active,power.limit,clocks.max.sm --id="
+CLOCKS += os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
 HEADING = "model      type  threads    ours img/s batch    peer img/s batch  ratio [95 %]        peer"
 RESERVE_SECONDS = 90.0  # reserved from --seconds for our start and the turns
-VARIANTS = ("eager", "graph", "compile", "autotune", "eager-channels-first", "compile-channels-first", "own-fp32")
-# Defaults of the two commands. start_seconds: limit for a process to start. warm_up: PyTorch's steps before the first
-# answer. On a GPU these are enough for cudnn.benchmark, the optimiser's buffers and the scaler's first halvings.
-# PyTorch's notes on CUDA graphs ask for at least three, and for eleven with DistributedDataParallel.
-CPU = {"device": "cpu", "batches": 8, "turns": 6, "python": str(INSTALLED), "start_seconds": 600.0, "warm_up": 1}
-CPU |= {"dtypes": ["fp32"], "variants": ["eager-channels-first", "eager", "compile-channels-first", "compile"]}
-GPU = {"device": "cuda", "batches": 256, "turns": 8, "python": sys.executable, "start_seconds": 120.0, "warm_up": 11}
-GPU |= {"dtypes": ["fp16"], "variants": ["eager", "graph"], "threads": [0]}
+COLLAPSED = 1e-3  # fraction of the first loss; below it gradients vanish, and a GPU may run faster
+VARIANTS = ("eager-channels-first", "eager", "compile-channels-first", "compile", "graph", "autotune", "own-fp32")
+# Defaults of the two commands. start_seconds: limit for a process to start, without torch.compile.
+CPU = {"device": "cpu", "start_seconds": 600, "batches": 8, "turns": 6, "dtypes": ["fp32"], "threads": [1, 2]}
+CPU |= {"variants": VARIANTS[:4], "python": str(libraries.PEERS / "torch" / "bin" / "python")}
+GPU = {"device": "cuda", "start_seconds": 120, "batches": 256, "turns": 8, "dtypes": ["fp16"], "threads": [0]}
+GPU |= {"variants": ["eager", "graph"], "python": sys.executable}
 
 
 def parse(command: str, words: Sequence[str]) -> argparse.Namespace:
     """Parses the command line of `torch` or `torch-gpu`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(f"peers {command}", description=__doc__, formatter_class=raw)
-    add = parser.add_argument
-    add("--bench", help="train_step_bench of this project")
-    add("--report", nargs="+", type=Path, metavar="JSON", help="measure nothing: the rows and verdict of these")
+    add, what = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--bench", help="train_step_bench of this project")
+    what.add_argument("--report", nargs="+", type=Path, metavar="JSON", help="measure nothing: the tables of these")
     add("--target", type=float, default=1.15, help="of the verdict, times the peer's images/s (default: %(default)s)")
-    add("--python", help="interpreter that has torch (default: %(default)s)")
-    add("--library-path", default="", help="LD_LIBRARY_PATH of ours: where NVIDIA's libraries are")
+    add("--python", help="interpreter that has torch and torchvision (default: %(default)s)")
+    add("--library-path", help="LD_LIBRARY_PATH of ours: where NVIDIA's libraries are")
     add("--models", nargs="+", default=["resnet101", "vgg16", "inception3"], help="(default: %(default)s)")
     add("--dtypes", nargs="+", choices=("fp32", "tf32", "fp16", "bf16"), help="(default: %(default)s)")
-    add("--threads", nargs="+", type=int, default=[1, 2], help="on processors (default: 1 2)")
+    add("--threads", nargs="+", type=int, help="on processors (default: 1 2)")
     add("--variants", nargs="+", choices=VARIANTS, help="peers; own-fp32: ours in fp32 (default: %(default)s)")
-    add("--first-variant-only", action="store_true", help="the peer is the first variant that runs")
+    add("--first-variant-only", action="store_true", help="only the first variant that runs")
     add("--image", type=int, default=0, help="image side; 0: the network's own")
     add("--batches", type=int, metavar="N", help="images of a batch, on both sides (default: %(default)s)")
     add("--turns", type=int, help="fewer than 6 give no interval (default: %(default)s)")
-    add("--turn-seconds", type=float, default=1.0, help="of each side, and of each variant alone")
+    add("--turn-seconds", type=float, default=1.0, help="of each side (default: %(default)s)")
     add("--seconds", type=float, default=1e6, help="for each network and type, about")
     add("--compile-seconds", type=float, default=600.0, help="limit for torch.compile")
     add("--compile-cache", help="where torch.compile keeps what it has compiled")
-    add("--winners", type=Path, help="where ours keeps the fastest engines")
+    add("--winners", help="where ours keeps the fastest engines")
     add("--memory-fraction", type=float, default=0.45, help="the peer's, of the device's memory")
     add("--benchmark-limit", type=int, default=0, help="PyTorch: algorithms per convolution; 0: all")
     add("--json", type=Path, help="write everything measured here, after each comparison")
     add("--clocks", type=Path, help="log clocks, power and throttling in the turns here, as CSV")
-    add("--log", type=Path, help="what the processes write on standard error")
     parser.set_defaults(**(CPU if command == "torch" else GPU))
     options = parser.parse_args(words)
-    if not options.bench and not options.report:
-        parser.error("--bench PROGRAM measures, --report FILE reports: give one of them")
-    if options.batches < 1 or options.turns < 1:
+    if min(options.batches, options.turns) < 1:
         parser.error("--batches and --turns must be at least 1")
     return options
 
 
-class Comparison:
-    """The processes of one network in one type, and their results. run() fills `row` step by step."""
+@dataclass
+class Side:
+    """One side of the turns. seconds_per_step: a mean per turn. begins: of the turns, in Unix time."""
 
-    def __init__(self, options: argparse.Namespace, row: Row, log: Path) -> None:
-        self.row = row
-        self._options, self._log = options, log
+    name: str
+    description: str
+    batch: int
+    first_loss: float | None = None
+    last_loss: float | None = None
+    seconds_per_step: list[float] = field(default_factory=list)
+    begins: list[float] = field(default_factory=list)
+
+    def images_per_second(self) -> float:
+        """Returns the images per second, from the median of the turns."""
+        return self.batch / statistics.median(self.seconds_per_step)
+
+    def ratio(self, peer: Side) -> Interval:
+        """Returns speed / speed of the peer. The times of a turn form a pair: a disturbance hits both."""
+        pairs = zip(peer.seconds_per_step, self.seconds_per_step, strict=True)
+        return exact.paired_ratio([theirs / mine * self.batch / peer.batch for theirs, mine in pairs], 0.95)
+
+
+@dataclass
+class Row:
+    """Ours beside one variant. sides: ours, the peer, then other forms of ours; empty if nothing was measured.
+
+    missing: why the peer does not run. troubles: why the comparison broke off.
+    """
+
+    model: str
+    dtype: str
+    threads: int = 0
+    sides: list[Side] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[str]:
+        """Returns why the comparison broke off, or does not count."""
+        found = list(self.troubles)
+        for side in self.sides:
+            first, last = side.first_loss, side.last_loss
+            if first is None or last is None:
+                found.append(f"{side.name}: the {'first' if first is None else 'last'} loss is not finite")
+            elif abs(last) < COLLAPSED * abs(first):
+                fall = f"the loss collapsed from {first:.3g} to {last:.3g}"
+                found.append(f"{side.name}: {fall}: its steps are no longer comparable")
+        counts = {side.description.split()[0] for side in self.sides if side.description[:1].isdigit()}
+        if len(counts) > 1:
+            found.append(f"the networks differ: {' and '.join(sorted(counts))} parameters")
+        return list(dict.fromkeys(found))  # files from before 2026-11-29 have the losses' faults in `troubles`, too
+
+
+class Server(subprocess.Popen):
+    """A training process that answers as bench/micro/train_step_bench.cpp says. A `with` ends it. One thread."""
+
+    def __init__(self, name: str, row: Row, command: Sequence[str], start_seconds: float) -> None:
         # OpenMP threads wait passively, so that a process does not spin on the cores during another process's turn.
-        openmp = {"OMP_NUM_THREADS": str(row.threads), "OMP_WAIT_POLICY": "passive"} if row.threads else {}
-        libraries = {"LD_LIBRARY_PATH": options.library_path} if options.library_path else {}
-        self._ours_environment = {**openmp, **libraries}
-        packages = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]  # a host may have PyTorch there
-        self._torch_environment = {**openmp, "PYTHONPATH": os.pathsep.join(packages)}
-        self._ends = time.monotonic() + options.seconds
+        openmp = [f"OMP_NUM_THREADS={row.threads}", "OMP_WAIT_POLICY=passive"] if row.threads else []
+        self.name, self._errors = name, tempfile.TemporaryFile()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors, "bufsize": 0}
+        super().__init__(["env", *openmp, *command], preexec_fn=process.end_with_parent, **pipes)
+        self.description = self._answer("", start_seconds).removeprefix("ready ")
 
-    def _variant(self, name: str) -> Server:
-        options, row = self._options, self.row
-        if name == "own-fp32":
-            return self._ours("own fp32", "fp32")
-        variant, _, layout = name.partition("-")
-        told = {"model": row.model, "dtype": row.dtype, "threads": row.threads}
-        told |= {"variant": variant, "channels_first": layout == "channels-first"}
-        shared = ("device", "batches", "image", "memory_fraction", "benchmark_limit", "warm_up", "compile_cache")
-        told |= {option: getattr(options, option) for option in shared}
-        command = [options.python, "-B", "-m", "maintain.peerbench.torch_trainer", json.dumps(told)]
-        limit = options.start_seconds if variant in ("eager", "graph") else options.compile_seconds
-        left = self._ends - time.monotonic() - min(RESERVE_SECONDS, 0.4 * options.seconds)
-        if left <= 0:
-            raise PeerError(f"torch {name}: no time was left to start it")
-        return Server(f"torch {name}", command, self._torch_environment, min(limit, left), self._log)
+    def _answer(self, question: str, seconds: float = 600.0) -> str:
+        """Errors: HvdbError if the process ends or is late, with the last line of its standard error."""
+        with suppress(BrokenPipeError):  # if the process has ended, there is no answer
+            self.stdin.write(question.encode())
+        late = not select.select([self.stdout], [], [], seconds)[0]
+        line = b"" if late else self.stdout.readline()  # each answer is written as a whole
+        if line.endswith(b"\n"):
+            return line.decode(errors="replace").strip()
+        self.__exit__(late)
+        self._errors.seek(0)
+        said = libraries.last_words(self._errors.read().decode(errors="replace"))
+        why = f"gave no answer in {seconds:.0f} s" if late else f"ended with exit code {self.returncode}"
+        raise HvdbError(f"{self.name} {why}{said and ': '}{said}")
 
-    def _ours(self, name: str, dtype: str, *more: str) -> Server:
-        options, row = self._options, self.row
-        command = [options.bench, "--serve", "--model", row.model, "--dtype", dtype, "--device", options.device, *more]
-        command += ["--batch", str(options.batches)]
-        command += ["--image", str(options.image)] if options.image else []
-        command += ["--threads", str(row.threads)] if row.threads else []
-        command += ["--winners", str(options.winners)] if options.winners else []
-        return Server(name, command, self._ours_environment, options.start_seconds, self._log)
+    def steps(self, count: float) -> float:
+        """Trains `count` steps, but 1 to 1000. Returns the mean seconds per step."""
+        return statistics.fmean(map(float, self._answer(f"{max(1, min(1000, round(count)))}\n").split()))
 
-    def _alone(self, server: Server, running: ExitStack) -> Server:
-        """Runs a server alone, and leaves it running."""
-        running.enter_context(server).run_alone(self._options.turn_seconds)
-        return server
+    def loss(self) -> float | None:
+        """Returns the loss of the last step; None if it is not finite."""
+        loss = float(self._answer("loss\n"))
+        return loss if math.isfinite(loss) else None
 
-    def _peer(self, running: ExitStack) -> Server | None:
-        """Runs every variant in turn, alone on the device. Returns the fastest, which keeps running; None if none
-        runs."""
-        fastest, kept = "", None
-        for variant in self._options.variants:
-            running.close()
-            kept = None
-            try:
-                server = self._alone(self._variant(variant), running)
-            except PeerError as error:
-                self.row.missing.append(str(error))
-                continue
-            speeds = self.row.variants
-            speeds[server.name] = self._options.batches / server.seconds_per_step
-            if speeds[server.name] == max(speeds.values()):
-                fastest, kept = variant, server
-            if self._options.first_variant_only:
-                break
-        if kept is None and fastest:
-            running.close()
-            kept = self._alone(self._variant(fastest), running)
-        return kept
+    def __exit__(self, failed: object, *_: object) -> None:
+        """Ends the process: after an error at once, because it may be busy for minutes."""
+        self.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0 if failed else 60)
+        self.kill()  # has no effect on a process that has ended
+        self.wait()
 
-    def run(self) -> None:
-        """Fills the row."""
-        options, row = self._options, self.row
-        try:
-            with ExitStack() as peer_running, ExitStack() as running:
-                # The peer starts first, because its share of the memory is limited. Ours uses the rest.
-                if (peer := self._peer(peer_running)) is None:
-                    return
-                servers = [self._alone(self._ours("ours", row.dtype), running), peer]
-                if options.device == "cpu" and row.dtype == "fp32":
-                    direct = self._ours("ours without Winograd", row.dtype, "--no-winograd")
-                    servers.append(self._alone(direct, running))
-                self._turns(servers)
-        except PeerError as error:
-            row.troubles.append(str(error))
 
-    def _turns(self, servers: Sequence[Server]) -> None:
-        """Takes turns. nvidia-smi logs the GPU's clocks meanwhile, because a higher clock may explain a faster side."""
-        options = self._options
-        with ExitStack() as stack:
-            if options.clocks and shutil.which("nvidia-smi"):
-                log = stack.enter_context(options.clocks.open("ab"))
-                smi = stack.enter_context(subprocess.Popen(CLOCKS, stdout=log, preexec_fn=end_with_parent))
-                stack.callback(smi.terminate)
-            self.row.sides = take_turns(servers, options.turns, options.turn_seconds, options.batches)
-        self.row.judge_losses()
+def take_turns(servers: Sequence[Server], options: argparse.Namespace) -> list[Side]:
+    """Takes turns A B, B A, A B, ..., after one of each that does not count. Returns the servers' sides."""
+    seconds = options.turn_seconds
+    sides = [Side(server.name, server.description, options.batches, server.loss()) for server in servers]
+    counts = [seconds / server.steps(seconds / server.steps(1)) for server in servers]
+    for turn in range(options.turns):
+        for i in range(len(servers)) if turn % 2 == 0 else reversed(range(len(servers))):
+            sides[i].begins.append(time.time())
+            sides[i].seconds_per_step.append(servers[i].steps(counts[i]))
+    for side, server in zip(sides, servers, strict=True):
+        side.last_loss = server.loss()
+    return sides
+
+
+def start_ours(options: argparse.Namespace, row: Row, name: str, dtype: str, *more: str) -> Server:
+    """Starts our program. Errors: HvdbError."""
+    given = {"model": row.model, "dtype": dtype, "device": options.device, "batch": options.batches}
+    given |= {"image": options.image, "threads": row.threads, "winners": options.winners}
+    words = [word for key, value in given.items() if value for word in (f"--{key}", str(value))]
+    path = [f"LD_LIBRARY_PATH={options.library_path}"] if options.library_path else []
+    return Server(name, row, [*path, options.bench, "--serve", *words, *more], options.start_seconds)
+
+
+def start_peer(options: argparse.Namespace, row: Row, name: str, seconds: float) -> Server:
+    """Starts a variant. seconds: what is left for it. Errors: HvdbError."""
+    if name == "own-fp32":
+        return start_ours(options, row, "own fp32", "fp32")
+    variant, _, layout = name.partition("-")
+    told = {"model": row.model, "dtype": row.dtype, "threads": row.threads, "variant": variant, "layout": layout}
+    limit = options.start_seconds if variant in ("eager", "graph") else options.compile_seconds
+    words = [options.python, "-B", str(TRAINER), json.dumps({**vars(options), **told}, default=str)]
+    return Server(f"torch {name}", row, words, max(0, min(limit, seconds)))
+
+
+def compare(options: argparse.Namespace, row: Row, variant: str, seconds: float) -> None:
+    """Fills the row. nvidia-smi logs the clocks in the turns, because a higher clock may explain a faster side."""
+    told = row.missing
+    try:
+        with ExitStack() as running:
+            # The peer starts first, because its share of the memory is limited. Ours uses the rest.
+            peer, told = running.enter_context(start_peer(options, row, variant, seconds)), row.troubles
+            servers = [running.enter_context(start_ours(options, row, "ours", row.dtype)), peer]
+            if options.device == "cpu" and row.dtype == "fp32":
+                direct = start_ours(options, row, "ours without Winograd", row.dtype, "--no-winograd")
+                servers.append(running.enter_context(direct))
+            if options.clocks:
+                log = running.enter_context(options.clocks.open("ab"))
+                clocks = subprocess.Popen(CLOCKS.split(), stdout=log, preexec_fn=process.end_with_parent)
+                running.enter_context(clocks)
+                running.callback(clocks.terminate)
+            row.sides = take_turns(servers, options)
+    except (OSError, HvdbError) as error:
+        told.append(str(error))
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Reads the rows of a file. Errors: HvdbError if --json did not write `file`; OSError."""
+    try:
+        rows = []
+        for data in json.loads(file.read_text(encoding="utf-8")):
+            if "best" in data:  # files from before 2026-11-26 have two sides, and several variants in a row
+                sides = [data["best"][name] for name in ("ours", "peer")] if data["best"] else []
+                data = {**data, "sides": sides, "missing": data["missing_variants"]}
+            rows.append(record.read(Row, data, others=True))
+            row_lines(rows[-1])  # also a check
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise HvdbError(f"{file}: was not written by 'peers torch-gpu' or 'peers torch': {error}") from error
+    return rows
 
 
 def row_lines(row: Row) -> list[str]:
@@ -182,62 +251,56 @@ def row_lines(row: Row) -> list[str]:
     if row.sides:
         ours, peer, *others = row.sides
         speeds = "".join(f"{side.images_per_second():>14.2f}{side.batch:>6}" for side in (ours, peer))
-        start += f"{speeds}  {row.ratio().text():<20}{peer.name}"
-        for number, side in enumerate(others, start=2):
-            below.append(f"{side.name}: {side.images_per_second():.2f} img/s, {row.ratio(number).text()} x the peer")
+        start += f"{speeds}  {ours.ratio(peer).text(1.0, '{:.2f}'.format):<20}{peer.name}"
+        for side in others:
+            ratio = side.ratio(peer).text(1.0, "{:.2f}".format)
+            below.append(f"{side.name}: {side.images_per_second():.2f} img/s, {ratio} x the peer")
     else:
         start += f"{'-':>14}{'-':>6}{'-':>14}{'-':>6}  not measured"
-    ran = ", ".join(f"{name} {speed:.1f}" for name, speed in row.variants.items())
-    below += [f"chosen from, img/s alone: {ran}"] if len(row.variants) > 1 else []
-    below += row.troubles + [f"left out: {why}" for why in row.missing]
+    below += row.faults() + [f"left out: {why}" for why in row.missing]
     return [start, *(f"    {line}" for line in below)]
 
 
-def verdict(ratio: Estimate, target: float) -> str:
-    """Decides by the interval alone. If the interval contains the target, the result is undecided."""
-    if ratio.low is None or ratio.high is None or ratio.low < target <= ratio.high:
-        return "undecided"
-    return "reached" if ratio.low >= target else "not reached"
-
-
 def verdict_lines(rows: Sequence[Row], target: float) -> list[str]:
-    """Returns one line for each network and type. The row with the fastest peer decides. Rows with trouble, for example
-    a loss that collapsed, do not count."""
+    """Returns one line for each network, type and number of threads. The row with the fastest peer decides, by its
+    interval alone. Rows with faults, for example a loss that collapsed, do not count."""
     lines = [f"against {target:.2f} x the fastest peer, by the 95 % interval (undecided: it holds {target:.2f}):"]
-    for model, dtype in dict.fromkeys((row.model, row.dtype) for row in rows):
-        own = [row for row in rows if (row.model, row.dtype) == (model, dtype)]
-        good = [row for row in own if row.sides and not row.troubles]
+    for model, dtype, threads in dict.fromkeys((row.model, row.dtype, row.threads) for row in rows):
+        own = [row for row in rows if (row.model, row.dtype, row.threads) == (model, dtype, threads)]
+        start = f"{model:<11}{dtype:<6}" + (f"{threads:<3}" if threads else "")
+        good = [row for row in own if row.sides and not row.faults()]
         if not good:
-            why = "; ".join(text for row in own for text in row.troubles)
-            lines.append(f"{model:<11}{dtype:<6}not measured {why}".rstrip())
+            why = "; ".join(text for row in own for text in row.faults())
+            lines.append(f"{start}not measured {why}".rstrip())
             continue
-        row = max(good, key=lambda row: row.sides[1].images_per_second())
-        ran = ", ".join(dict.fromkeys(name.removeprefix("torch ") for row in own for name in row.variants))
-        ratio, peer = row.ratio(), row.sides[1].name
-        shown = ratio.text().replace(" ", " x ", 1)
-        lines.append(f"{model:<11}{dtype:<6}{verdict(ratio, target):<13}{shown} beside {peer} (of {ran})")
+        ours, peer, *_ = max(good, key=lambda row: row.sides[1].images_per_second()).sides
+        ratio = ours.ratio(peer)
+        undecided = not ratio.known or ratio.low < target <= ratio.high
+        verdict = "undecided" if undecided else "reached" if ratio.low >= target else "not reached"
+        ran = ", ".join(dict.fromkeys(row.sides[1].name.removeprefix("torch ") for row in own if row.sides))
+        lines.append(f"{start}{verdict:<13}{ratio.text(1.0, '{:.2f}'.format, ' x')} beside {peer.name} (of {ran})")
     return lines
 
 
 def run(options: argparse.Namespace) -> int:
     """Carries out the command. Returns the exit code. Errors: OSError, HvdbError."""
-    # SIGTERM raises SystemExit, so that no server is left on the device.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    process.end_in_order_when_told()  # so that no server is left on the device
     rows = [row for file in options.report or () for row in read_rows(file)]
     print("\n".join([HEADING, *(line for row in rows for line in row_lines(row))]), flush=True)
     if options.clocks:
         options.clocks.unlink(missing_ok=True)
-    cells = itertools.product(options.models, options.dtypes, options.threads)
-    with tempfile.TemporaryDirectory() as scratch:
-        log = options.log or Path(scratch, "log")
-        for model, dtype, threads in () if options.report else cells:
-            rows.append(Row(model, dtype, threads))
-            Comparison(options, rows[-1], log).run()
+    for cell in () if options.report else itertools.product(options.models, options.dtypes, options.threads):
+        ends = time.monotonic() + max(options.seconds - RESERVE_SECONDS, 0.6 * options.seconds)
+        for variant in options.variants:
+            rows.append(Row(*cell))
+            compare(options, rows[-1], variant, ends - time.monotonic())
             print("\n".join(row_lines(rows[-1])), flush=True)
             if options.json:
-                write_rows(rows, options.json)
-    if options.report or options.device == "cuda":
-        print("\n" + "\n".join(verdict_lines(rows, options.target)))
-    if any(row.troubles for row in rows):
+                plain = [asdict(row) for row in rows]
+                whole_file.write_text(options.json, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+            if options.first_variant_only and not rows[-1].missing:
+                break
+    print("\n" + "\n".join(verdict_lines(rows, options.target)))
+    if any(row.faults() for row in rows):
         return 1
     return 3 if any(row.missing for row in rows) else 0

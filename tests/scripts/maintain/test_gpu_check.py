@@ -74,6 +74,7 @@ class VisitTest(FolderTest):
         (self.comparison,) = (word for word in gpu_check.TORCH_GPU.split() if word.startswith("{root}"))
         executable(Path(self.comparison.format(root=self.root)), COMPARISON)
         executable(self.folder / "site/torch.py", "__version__ = '2.9'")
+        executable(self.folder / "site/torchvision.py", "import torch")
         executable(self.folder / "path/nvidia-smi", NVIDIA_SMI % "NVIDIA H200")
 
     def program(self, name: str, text: str) -> None:
@@ -132,7 +133,7 @@ class VisitTest(FolderTest):
     def test_a_failing_part_and_a_missing_program_do_not_stop_the_others(self) -> None:
         self.program("hvd_bench", "#!/bin/sh\necho total images/sec: 9; [ $1 != doctor ] || { echo unfit; exit 1; }\n")
         (self.root / "bin/compute-sanitizer").unlink()
-        (self.folder / "site/torch.py").unlink()
+        (self.folder / "site/torchvision.py").unlink()
         self.program("gpu_cuda_test", "#!/bin/sh\necho '[  PASSED  ] 0 tests.'; echo '[  SKIPPED ] 1 test'")
         asked = ("doctor", "sanitizers", "tests", "quick-fp16-vgg16", "train-fp16-vgg16")
         code, rows, text = self.visit(*asked)
@@ -140,6 +141,8 @@ class VisitTest(FolderTest):
         self.assertEqual([rows[name] for name in asked], [FAILED, CANNOT, CANNOT, CANNOT, GOOD])
         self.assertIn("doctor: FAILED: exit code 1: unfit\n", text)
         self.assertIn("there is no compute-sanitizer here", text)
+        self.assertIn("there is no Python with PyTorch 2 and torchvision (HVD_PYTHON) here", text)
+        self.assertEqual(json.loads((self.out / "machine.json").read_text())[0]["torch"], "2.9")
         self.assertIn("missing: tests, sanitizers, quick-fp16-vgg16;", text)
         self.program("gpu_cuda_test", PROGRAM)
         (self.root / "bin/hvd_bench").unlink()  # a failure is a result, which later calls do not try again

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import dataclasses
 import importlib.util
-import io
 import json
 import math
 import mmap
@@ -23,7 +22,7 @@ from synthetic_store import REPOSITORY
 
 from hvdb.base.errors import HvdbError
 from hvdb.read import coll_results
-from maintain.peerbench import collectives, libraries, torch_peers, training
+from maintain.peerbench import collectives, libraries, torch_peers
 
 PEERS = SCRIPTS / "maintain" / "peers"
 BIN = Path(os.environ.get("HVD_BENCH", "hvd_bench")).parent
@@ -67,7 +66,7 @@ class CommandTest(FolderTest):
             (["torch-gpu", "--report", self.folder / "bad.json"], "was not written by 'peers torch-gpu'"),
             (["torch-gpu", "--report", self.folder / "none.json"], "No such file"),
             (["torch-gpu", "--bench", "x", "--batches", "0"], "--batches and --turns must be at least 1"),
-            (["torch"], "give one of them"),
+            (["torch"], "one of the arguments --bench --report is required"),
             (["other"], "peers torch-gpu ...     training steps on a GPU"),
         ):
             done = execute(PEERS, *words, code=2)
@@ -286,55 +285,48 @@ class RulesTest(FolderTest):
         self.assertEqual(shares, [1.0, 1.0])
 
 
-def side(name: str, *seconds: float, batch: int = 256, last_loss: float = 6.0) -> training.Side:
-    return training.Side(name, "synthetic", batch, 7.0, last_loss, list(seconds))
+def side(name: str, *seconds: float, batch: int = 256, last_loss: float | None = 6.0) -> torch_peers.Side:
+    return torch_peers.Side(name, "synthetic", batch, 7.0, last_loss, list(seconds))
 
 
-def row(ours: float, peer: float, spread: float = 0.001, name: str = "graph", **more: object) -> training.Row:
+def row(ours: float, peer: float, spread: float = 0.001, name: str = "graph", **more: object) -> torch_peers.Row:
     """Returns eight turns of both sides with these seconds per step. Our times vary by up to 3 x `spread`."""
     wave = [1 + spread * k for k in (-3, 1, -1, 3, 2, -2, 0, 0)]
     sides = [side("ours", *(ours * w for w in wave)), side(f"torch {name}", *[peer] * 8)]
-    return training.Row("vgg16", "fp16", 0, sides, {f"torch {name}": 1.0}, **more)
+    return torch_peers.Row("vgg16", "fp16", 0, sides, **more)
 
 
-class RatioTest(unittest.TestCase):
+class RowTest(unittest.TestCase):
     def test_a_slow_turn_hits_both_and_cancels(self) -> None:
         ours = [1.0, 3.0, 1.0, 2.0, 5.0, 1.0, 2.0]
-        ratio = training.ratio_of(side("ours", *ours, batch=2), side("x", *(0.75 * s for s in ours), batch=1))
-        for value in ratio:
+        ratio = side("ours", *ours, batch=2).ratio(side("x", *(0.75 * s for s in ours), batch=1))
+        for value in (ratio.value, ratio.low, ratio.high):
             self.assertAlmostEqual(value, 1.5)
-
-    def test_without_six_turns_or_numpy_there_is_no_interval(self) -> None:
-        ours, peer = side("ours", *[1.0] * 5), side("peer", *[2.0] * 5)
-        self.assertEqual(training.ratio_of(ours, peer).text(), "2.00 (no interval)")
-        with mock.patch.object(training, "exact", None):
-            self.assertEqual(training.ratio_of(ours, peer), training.Estimate(2.0))
+        few = side("ours", *ours[:5]).ratio(side("x", *(2 * s for s in ours[:5])))
+        self.assertEqual(few.text(1.0), "2.0")
 
     def test_a_loss_must_be_finite_and_not_collapse(self) -> None:
-        for loss, why in (
-            (0.0071, ""),
-            (8.1, ""),
-            (0.0069, "collapsed from 7 to 0.0069"),
-            (None, "last loss is not finite"),
-        ):
-            self.assertIn(why, trouble := side("x", 1.0, last_loss=loss).trouble())
-            self.assertEqual(bool(trouble), bool(why))
+        collapsed = ["x: the loss collapsed from 7 to 0.0069: its steps are no longer comparable"]
+        for loss, why in ((0.0071, []), (8.1, []), (0.0069, collapsed), (None, ["x: the last loss is not finite"])):
+            made = torch_peers.Row("vgg16", "fp16", 0, [side("x", 1.0, last_loss=loss)])
+            self.assertEqual(made.faults(), why)
+
+    def test_both_networks_must_have_the_same_number_of_parameters(self) -> None:
+        for parameters, why in ((25, []), (26, ["the networks differ: 25 and 26 parameters"])):
+            made = row(1.0, 1.0)
+            made.sides[0].description, made.sides[1].description = "25 onednn 2.6", f"{parameters} torch 2.15"
+            self.assertEqual(made.faults(), why)
 
 
 class ReportTest(FolderTest):
     def test_the_interval_and_the_fastest_peer_decide(self) -> None:
-        for ours, spread, expected in (
-            (1.0, 0.001, "reached"),
-            (1.15, 0.001, "not reached"),
-            (1.03, 0.05, "undecided"),
-        ):
-            self.assertEqual(torch_peers.verdict(row(ours, 1.2, spread).ratio(), 1.15), expected)
+        for ours, spread, expected in ((1, 0.001, "reached"), (1.15, 0.001, "not reached"), (1.03, 0.05, "undecided")):
+            self.assertIn(f"fp16  {expected:<13}1.", torch_peers.verdict_lines([row(ours, 1.2, spread)], 1.15)[1])
         rows = [row(1.0, 1.3), row(1.0, 1.1, name="compile"), row(1.0, 0.9, troubles=["ours: the loss is nan"])]
-        lines = torch_peers.verdict_lines([*rows, training.Row("vgg16", "bf16")], 1.15)
-        self.assertRegex(
-            lines[1], r"^vgg16      fp16  not reached  1\.10 x \[1\.10, 1\.10\] beside torch compile \(of gr"
-        )
-        self.assertEqual(lines[2], "vgg16      bf16  not measured")
+        more = [torch_peers.Row("vgg16", "fp32", threads) for threads in (1, 2)]
+        lines = torch_peers.verdict_lines([*rows, *more], 1.15)
+        self.assertRegex(lines[1], r"^vgg16 +fp16 +not reached  1\.10 x \[1\.10, 1\.10\] beside torch compile \(of gr")
+        self.assertEqual(lines[2:], ["vgg16      fp32  1  not measured", "vgg16      fp32  2  not measured"])
         self.assertIn("not measured ours: the loss is nan", torch_peers.verdict_lines(rows[2:], 1.15)[1])
 
     def test_the_report_is_made_of_the_samples(self) -> None:
@@ -342,19 +334,20 @@ class ReportTest(FolderTest):
         file = self.folder / "synthetic.json"
         lost = row(1.0, 1.0)
         lost.sides[0].last_loss = None
-        training.write_rows([row(1.28, 1.536), lost], file)
+        file.write_text(json.dumps([dataclasses.asdict(one) for one in (row(1.28, 1.536), lost)]))
         done = execute(PEERS, "torch-gpu", "--report", file, code=1)
-        self.assertRegex(
-            done.stdout, r"vgg16 +fp16 +- +200\.00 +256 +166\.67 +256  1\.20 \[1\.20, 1\.20\] +torch graph"
-        )
+        shown = r"vgg16 +fp16 +- +200\.00 +256 +166\.67 +256  1\.20 \[1\.20, 1\.20\] +torch graph"
+        self.assertRegex(done.stdout, shown)
         self.assertIn("ours: the last loss is not finite", done.stdout)
 
     def test_recorded_visits_are_read_and_judged(self) -> None:
         visit = RECORDED / "2026-11-22-h200-second"
-        (collapsed,) = training.read_rows(visit / "quick-fp16-vgg16.json")
-        self.assertIn("ours: the loss collapsed from 6.79 to 9.31e-10", collapsed.troubles[0])
-        (good,) = training.read_rows(visit / "quick-fp16-resnet101.json")
-        self.assertEqual((good.troubles, f"{good.ratio().value:.2f}"), ([], "1.22"))
+        (collapsed,) = torch_peers.read_rows(visit / "quick-fp16-vgg16.json")
+        self.assertIn("ours: the loss collapsed from 6.79 to 9.31e-10", collapsed.faults()[0])
+        (good,) = torch_peers.read_rows(visit / "quick-fp16-resnet101.json")
+        self.assertEqual((good.faults(), f"{good.sides[0].ratio(good.sides[1]).value:.2f}"), ([], "1.22"))
+        (lacking,) = torch_peers.read_rows(RECORDED / "2026-11-22-h200" / "quick-fp16-inception3.json")
+        self.assertEqual((lacking.sides, len(lacking.missing), len(lacking.troubles)), ([], 1, 1))
 
 
 # Both sides of a comparison: `told` maps a variant of torch, or ours, to its seconds per step, or to why it ends.
@@ -389,7 +382,7 @@ for line in sys.stdin:
 
 
 class ComparisonTest(FolderTest):
-    def compare(self, told: dict[str, object], *options: str, code: int = 0) -> tuple[dict, str, list[str]]:
+    def compare(self, told: dict[str, object], *options: str, code: int = 0) -> tuple[list[dict], str, list[str]]:
         fake, file = self.folder / "fake", self.folder / "synthetic.json"
         fake.write_text(FAKE.replace("{python}", sys.executable))
         fake.chmod(0o755)
@@ -398,14 +391,12 @@ class ComparisonTest(FolderTest):
         words = ["--bench", fake, "--python", fake, "--json", file, "--models", "vgg16", "--turns", "6", *options]
         environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"}
         done = execute(PEERS, "torch-gpu", *words, "--turn-seconds", "0.5", code=code, env=environment)
-        (row,) = json.loads(file.read_text())
-        return row, done.stdout, (self.folder / "asked").read_text().splitlines()
+        return json.loads(file.read_text()), done.stdout, (self.folder / "asked").read_text().splitlines()
 
     def test_the_fastest_variant_is_the_peer_and_turns_are_interleaved(self) -> None:
         told = {"torch eager": 2.0, "torch graph": 1.0, "ours": 0.8}
-        row, text, asked = self.compare(told, "--batches", "64")
-        self.assertEqual([side["name"] for side in row["sides"]], ["ours", "torch graph"])
-        self.assertAlmostEqual(row["ratio"]["ratio"], 1.25, places=2)
+        rows, text, asked = self.compare(told, "--batches", "64")
+        self.assertEqual([row["sides"][1]["name"] for row in rows], ["torch eager", "torch graph"])
         self.assertRegex(text, r"vgg16      fp16  reached      1\.2\d x \[.*\] beside torch graph \(of eager, graph\)")
         order = [line.split()[0] for line in asked if line.endswith(" 1")]
         self.assertEqual(order[-12:], ["ours", "torch", "torch", "ours"] * 3)
@@ -413,43 +404,50 @@ class ComparisonTest(FolderTest):
         executable(self.folder / "nvidia-smi", "#!/bin/sh\necho 1755 MHz\nexec sleep 60\n")
         clocks = self.folder / "clocks"
         slow = {**told, "torch graph": 3.0, "clocks": str(clocks)}
-        _, peer = self.compare(slow, "--clocks", str(clocks))[0]["sides"]
-        self.assertEqual((peer["name"], len(peer["begins"]), clocks.read_text()), ("torch eager", 6, "1755 MHz\n"))
+        (row,), _, _ = self.compare(slow, "--clocks", str(clocks), "--variants", "graph")
+        self.assertEqual((len(row["sides"][1]["begins"]), clocks.read_text()), (6, "1755 MHz\n"))
 
     def test_a_variant_that_is_lost_is_a_line(self) -> None:
-        told = {"torch compile": "no C compiler", "torch graph": 1.0, "ours": 0.8}
-        row, text, asked = self.compare(told, "--variants", "compile", "graph", "--first-variant-only", code=3)
-        self.assertEqual(row["missing"], ["torch compile ended with exit code 1: no C compiler"])
+        told = {"torch compile": "no C compiler", "torch graph": 1.0, "torch eager": 1.0, "ours": 0.8}
+        variants = ("--variants", "compile", "graph", "eager", "--first-variant-only")
+        (lost, row), text, _ = self.compare(told, *variants, code=3)
+        self.assertEqual(lost["missing"], ["torch compile ended with exit code 1: no C compiler"])
+        self.assertEqual((row["missing"], row["sides"][1]["name"]), ([], "torch graph"))
         self.assertIn("left out: torch compile ended with exit code 1: no C compiler", text)
-        row, text, _ = self.compare(told, "--variants", "compile", code=3)
-        self.assertEqual((row["sides"], row["troubles"]), ([], []))
+        (lost,), text, _ = self.compare(told, "--variants", "compile", code=3)
+        self.assertEqual((lost["sides"], lost["troubles"]), ([], []))
         self.assertIn("vgg16      fp16  not measured", text)
-        row, _, _ = self.compare({**told, "torch compile": "late"}, *("--variants", "compile", "graph"),
-                                   *("--compile-seconds", "0.3"), code=3)  # fmt: skip
-        self.assertEqual(row["missing"], ["torch compile gave no answer in 0 s"])
-        row, _, _ = self.compare(told, "--variants", "graph", "--seconds", "0", code=3)
-        self.assertEqual(row["missing"], ["torch graph: no time was left to start it"])
+        (lost, _), _, _ = self.compare({**told, "torch compile": "late"}, *variants, "--compile-seconds", "0.3", code=3)
+        self.assertEqual(lost["missing"], ["torch compile gave no answer in 0 s"])
+        (lost,), _, _ = self.compare(told, "--variants", "graph", "--seconds", "0", code=3)
+        self.assertEqual(lost["missing"], ["torch graph gave no answer in 0 s"])
 
     def test_ours_lost_or_a_loss_that_collapsed_is_a_failure(self) -> None:
         told = {"torch graph": 1.0, "ours": "no GPU can be used"}
-        row, _, _ = self.compare(told, "--variants", "graph", code=1)
+        (row,), _, _ = self.compare(told, "--variants", "graph", code=1)
         self.assertEqual(row["troubles"], ["ours ended with exit code 1: no GPU can be used"])
-        row, text, _ = self.compare({**told, "ours": 0.8, "loss": 0.001}, "--variants", "graph", code=1)
-        self.assertIn("ours: the loss collapsed from 7 to 0.001", row["troubles"][0])
-        self.assertIn("not measured ours: the loss", text)
+        _, text, _ = self.compare({**told, "ours": 0.8, "loss": 0.001}, "--variants", "graph", code=1)
+        self.assertIn("not measured ours: the loss collapsed from 7 to 0.001", text)
 
     @unittest.skipUnless(STEP.exists(), f"needs {STEP}")
     def test_our_program_understands_the_protocol(self) -> None:
-        words = [STEP, "--model", "resnet50", "--image", "32", "--batch", "2", "--serve"]
-        with training.Server("ours", words, {}, 600.0, self.folder / "log") as server:
+        words = [str(STEP), "--model", "resnet50", "--image", "32", "--batch", "2", "--serve"]
+        with torch_peers.Server("ours", torch_peers.Row("resnet50", "fp32", 1), words, 600.0) as server:
             self.assertTrue(math.isfinite(server.loss()))
             self.assertGreater(server.steps(2), 0)
+            self.assertTrue(server.description.startswith(f"{RESNET50} "), server.description)
         done = execute(*words, input="two\n", code=2)
         self.assertIn("'two' is not a question", done.stderr)
 
 
-@unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
-class TrainerTest(unittest.TestCase):
+RESNET50 = 25_557_032  # parameters; source: torchvision's metadata of the model
+TRAINING = {"model": "resnet50", "image": 8, "batches": 16, "dtype": "fp32", "device": "cpu", "variant": "eager"}
+TRAINING |= {"layout": "", "compile_cache": None, "benchmark_limit": 0}
+TORCHVISION = importlib.util.find_spec("torch") and importlib.util.find_spec("torchvision")
+
+
+@unittest.skipUnless(TORCHVISION, "needs PyTorch and torchvision in this Python (scripts/install_deps --peers)")
+class TrainerTest(FolderTest):
     """The peer must train as models/random.cpp, bench/train/trainer.cpp and bench/micro/training_bench.h define."""
 
     def trainer(self) -> object:
@@ -458,16 +456,17 @@ class TrainerTest(unittest.TestCase):
         from maintain.peerbench import torch_trainer
 
         small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
-        options = {"model": "resnet50", "image": 8, "batches": 16, "dtype": "fp32", "device": "cpu", "warm_up": 1}
-        options |= {"variant": "eager", "channels_first": False}
-        with mock.patch.object(torch_trainer, "checked_network", lambda *_: small):
-            return torch_trainer.Trainer(types.SimpleNamespace(**options))
+        with mock.patch.object(torch_trainer, "make_network", lambda *_: small):
+            return torch_trainer.Trainer(types.SimpleNamespace(**TRAINING))
 
     def seen(self, trainer: object) -> list[tuple[int, ...]]:
         """Trains four steps. Returns the labels with which each step computed its loss."""
-        seen, compute = [], trainer._loss_function
-        trainer._loss_function = lambda scores, labels: seen.append(tuple(labels.tolist())) or compute(scores, labels)
-        trainer.steps(4)
+        from torch.nn import functional
+
+        seen, compute = [], functional.cross_entropy
+        watched = lambda scores, labels: seen.append(tuple(labels.tolist())) or compute(scores, labels)  # noqa: E731
+        with mock.patch.object(functional, "cross_entropy", watched):
+            trainer.steps(4)
         return seen
 
     def test_labels_are_new_in_every_step_and_the_same_in_a_second_run(self) -> None:
@@ -480,19 +479,17 @@ class TrainerTest(unittest.TestCase):
         import torch
 
         trainer = self.trainer()
-        replays, uploads = [], []
-        draw = trainer._labels.draw
-        trainer._labels.draw = lambda: uploads.append(1) or draw()
+        replays = []
 
         class Graph:
             def replay(self) -> None:
-                replays.append((trainer._labels.tensor.data_ptr(), *trainer._labels.tensor.tolist()))
+                replays.append((trainer._labels.data_ptr(), *trainer._labels.tolist()))
 
         @contextlib.contextmanager
         def capture(_: object) -> object:
-            before = len(uploads)
+            before = trainer._labels.tolist()
             yield
-            self.assertEqual(len(uploads), before, "nothing is uploaded inside the graph")
+            self.assertEqual(trainer._labels.tolist(), before, "nothing is uploaded inside the graph")
 
         fakes = {"Stream": mock.Mock(), "current_stream": mock.Mock(), "CUDAGraph": Graph, "graph": capture}
         with mock.patch.multiple(torch.cuda, stream=lambda _: contextlib.nullcontext(), **fakes):
@@ -503,13 +500,13 @@ class TrainerTest(unittest.TestCase):
     def test_weights_begin_and_are_updated_as_ours(self) -> None:
         import torch
 
-        from maintain.peerbench import networks
+        from maintain.peerbench import torch_trainer
 
         (group,) = self.trainer()._optimiser.param_groups
         self.assertEqual((group["lr"], group["momentum"], group["weight_decay"]), (1e-3, 0.9, 1e-4))
         torch.manual_seed(1)
         for model in ("vgg16", "resnet50"):
-            for name, module in networks.checked_network(model, 32).named_modules():
+            for name, module in torch_trainer.make_network(model, 32).named_modules():
                 if isinstance(module, torch.nn.Conv2d):  # He, arXiv:1502.01852, equation 10
                     expected = math.sqrt(2 / (module.in_channels * module.kernel_size[0] * module.kernel_size[1]))
                 elif isinstance(module, torch.nn.Linear):  # Glorot and Bengio: uniform with this deviation
@@ -523,11 +520,19 @@ class TrainerTest(unittest.TestCase):
                 self.assertAlmostEqual(float(weight.std()), expected, delta=tolerance, msg=f"{model} {name}")
                 self.assertAlmostEqual(float(weight.mean()), 0, delta=6 * expected / math.sqrt(weight.numel()))
 
-    def test_the_protocol(self) -> None:
-        from maintain.peerbench import torch_trainer
+    def start(self, path: str = "") -> torch_peers.Server:
+        program = [f"PYTHONPATH={path}", sys.executable, "-B", str(torch_peers.TRAINER)]
+        options = json.dumps({**TRAINING, "image": 32, "batches": 2})
+        return torch_peers.Server("torch", torch_peers.Row("resnet50", "fp32", 1), [*program, options], 600.0)
 
-        out = io.StringIO()
-        torch_trainer.answer(self.trainer(), ["loss\n", "2\n"], out)
-        ready, loss, seconds = out.getvalue().splitlines()
-        self.assertTrue(ready.startswith("ready "))
-        self.assertTrue(math.isfinite(float(loss)) and float(seconds) > 0)
+    def test_the_protocol(self) -> None:
+        with self.start() as server:
+            self.assertTrue(math.isfinite(server.loss()))
+            self.assertGreater(server.steps(2), 0)
+        self.assertRegex(server.description, rf"^{RESNET50} torch \d.* eager fp32 batch 2 ")
+        self.assertEqual(server.returncode, 0)
+
+    def test_a_python_without_torchvision_is_one_line(self) -> None:
+        (self.folder / "torchvision.py").write_text("import a_module_of_torchvision\n")
+        with self.assertRaisesRegex(HvdbError, "1: a_module_of_torchvision is missing: pip install a_module_of_torchv"):
+            self.start(str(self.folder))

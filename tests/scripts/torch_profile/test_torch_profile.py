@@ -170,13 +170,14 @@ class NetworksTest(TorchTest):
         self.assertIn("frozen parameters are left out: tokens.weight, places.weight, ", str(made))
 
     @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
+    @unittest.skipUnless(importlib.util.find_spec("torchvision"), "needs torchvision")
     def test_resnet_50_has_the_gradients_of_our_own(self) -> None:
         """Our order is that of PyTorch, but for weight and bias of the last layer. Ours have the size that oneDNN's
         layout needs, which may be larger: on AVX-512 the last layer has room for 1024 classes."""
         sys.path.insert(0, str(SCRIPTS))
-        from maintain.peerbench import networks
+        from maintain.peerbench import torch_trainer
 
-        model = networks.checked_network("resnet50", 32)
+        model = torch_trainer.make_network("resnet50", 32)
         labels = torch.randint(1000, (2,))
         loss = lambda model, images: nn.functional.cross_entropy(model(images), labels)  # noqa: E731
         self.record(model, loss, batch=torch.randn(2, 3, 32, 32), unit="images", steps=1)
