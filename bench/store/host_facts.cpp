@@ -221,6 +221,16 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
+std::vector<int> cores_of(const std::vector<int>& cpus, const fs::path& folder) {
+  std::vector<int> cores;
+  for (const int cpu : cpus) {
+    const fs::path siblings = folder / fmt::format("cpu{}", cpu) / "topology" / "thread_siblings_list";
+    const std::vector<int> threads = parse_cpu_list(first_line(siblings));
+    cores.push_back(threads.empty() ? cpu : threads.front());
+  }
+  return cores;
+}
+
 std::int64_t proc_bytes(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

@@ -54,6 +54,11 @@ std::string cpu_list(const std::vector<int>& cpus);
 /// Parses "0-3,8" to {0,1,2,3,8}. Returns an empty list if the text has another form. Pure.
 std::vector<int> parse_cpu_list(std::string_view text);
 
+/// Returns for each of `cpus` its physical core, named by the core's first processor: processors with equal names are
+/// hardware threads of one core. A processor has a core of its own if the kernel's files in `folder` do not tell.
+std::vector<int> cores_of(const std::vector<int>& cpus,
+                          const std::filesystem::path& folder = "/sys/devices/system/cpu");
+
 struct Memory {
   std::int64_t total_bytes = 0;      ///< memory of the host
   std::int64_t available_bytes = 0;  ///< memory that this process can still get; 0: unknown
