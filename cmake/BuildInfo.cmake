@@ -5,9 +5,15 @@
 if(CMAKE_SCRIPT_MODE_FILE)
   set(git_commit unknown)
   set(git_state unknown)
-  execute_process(COMMAND git rev-parse HEAD WORKING_DIRECTORY "${source}" RESULT_VARIABLE failed
-                  OUTPUT_VARIABLE head OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(NOT failed)
+  # git sets these variables for hooks. The repository of a hook need not be that of the sources, such as a worktree.
+  foreach(name GIT_DIR GIT_COMMON_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY)
+    unset(ENV{${name}})
+  endforeach()
+  execute_process(COMMAND git rev-parse --show-prefix HEAD WORKING_DIRECTORY "${source}" RESULT_VARIABLE failed
+                  OUTPUT_VARIABLE head ERROR_QUIET)
+  string(STRIP "${head}" head)
+  # Sources that were unpacked inside another repository have a prefix there: "folder/", then the hash.
+  if(NOT failed AND head MATCHES "^[0-9a-f]+$")
     set(git_commit "${head}")
     execute_process(COMMAND git --no-optional-locks status --porcelain --untracked-files=no WORKING_DIRECTORY "${source}"
                     OUTPUT_VARIABLE changes ERROR_QUIET)

@@ -21,6 +21,7 @@
 #include "bench/session/validator.h"
 #include "bench/session/work_size.h"
 #include "bench/session/worker.h"
+#include "bench/store/host_facts.h"
 #include "bench/store/provenance.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/cores.h"
@@ -57,6 +58,10 @@ void write_replay(const std::string& path, const models::ReplayProfile& profile)
   if (!out) throw Error(Errc::kIo, fmt::format("{}: cannot write the replay file: {}", path, std::strerror(errno)));
 }
 
+RankCores own_cores(const Session& session) {
+  return rank_cores(static_cast<double>(session.process.task_processors) / session.process.ranks_here);
+}
+
 std::vector<RankCores> gather_cores(Engine& engine, const RankCores& mine) {
   const std::string text = to_text(mine);
   return parse_all_cores(engine.gather(std::as_bytes(std::span(text))));
@@ -84,11 +89,14 @@ CoreShare agree_on_cores(Engine& engine, const RankCores& mine, int threads) {
 // quota may make ranks take turns. Rank 0 adds what it finds to `facts`.
 void start_computing(Engine& engine, RankCores mine, int threads, SessionFacts& facts) {
   if (std::vector<int> team = models::start_team(threads).processors; !team.empty()) mine.cpus = std::move(team);
+  mine.cores = cores_of(mine.cpus);
   const std::vector<RankCores> all = gather_cores(engine, mine);
   if (engine.rank() != 0) return;
-  add_caution(facts.gpus.provenance, "more_threads_than_cores", crowding(all, engine.topology().hosts, threads));
-  if (std::string note = narrow_binding(all, engine.topology().hosts); !note.empty()) {
-    facts.gpus.notes.push_back(std::move(note));
+  const std::vector<std::string>& hosts = engine.topology().hosts;
+  add_caution(facts.gpus.provenance, "more_threads_than_cores", crowding(all, hosts, threads));
+  add_caution(facts.gpus.provenance, "hardware_threads", shared_cores(all, hosts, threads));
+  for (std::string note : {narrow_binding(all, hosts), small_grant(all, hosts)}) {
+    if (!note.empty()) facts.gpus.notes.push_back(std::move(note));
   }
 }
 
@@ -238,7 +246,8 @@ void choose_schedule(Session& session, const std::shared_ptr<comm::Communicator>
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
   with_peers_told(session, engine, [&] {
     const std::string& folder = setup.gpu.tuning_folder;
-    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, rank_cores(), session.options.threads).threads;
+    const int threads =
+        parts.on_gpu() ? 1 : agree_on_cores(engine, own_cores(session), session.options.threads).threads;
     const ScheduleCase conditions = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
                                                   parts.setting(), parts.knobs());
     if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, conditions)) {
@@ -269,7 +278,8 @@ WorkTrial try_work_apart(const Session& session, const std::shared_ptr<comm::Com
   Engine& engine = parts.engine();
   WorkTrial trial;
   with_peers_told(session, engine, [&] {
-    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, rank_cores(), session.options.threads).threads;
+    const int threads =
+        parts.on_gpu() ? 1 : agree_on_cores(engine, own_cores(session), session.options.threads).threads;
     tell_building(session, engine);
     engine.set_activity("timing the first steps (--fit)", 0);
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads).trainer;
@@ -330,7 +340,7 @@ void run_rank(Session session, std::shared_ptr<comm::Communicator> communicator,
       throw Error(Errc::kInvalidArgument,
                   "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");
     }
-    RankCores cores = rank_cores();
+    RankCores cores = own_cores(session);
     if (parts.on_gpu()) cores.thread_limit = 0;  // OpenMP computes nothing there
     const CoreShare share = agree_on_cores(engine, cores, session.options.threads);
     if (!parts.on_gpu() && !session.setup.replay) start_computing(engine, cores, share.threads, session.facts);
@@ -394,6 +404,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
                           const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus, const ProcessStart& start) {
   Session session{options, observer, prepare, settle(options, gpus), {}, {}, {}, gpus, start.environment, {}};
   session.process.stop_requested = observer.stop_requested;
+  session.process.task_processors = task_processors(start);
   SessionResult result;
   session.options.comm_options.wire = session.setup.wire();
   const comm::CommOptions& comm_options = session.options.comm_options;

@@ -16,6 +16,7 @@ namespace hvd::bench {
 /// Facts about the worker's process.
 struct ProcessFacts {
   int ranks_here = 1;                           ///< ranks of the session in this process (all ranks with loopback)
+  int task_processors = 0;                      ///< that Slurm granted the process; 0: not told (bench/world/cores.h)
   bool peers_are_processes = false;             ///< other ranks live in other processes
   std::int64_t baseline_bytes = 0;              ///< resident set before any model was built
   std::function<std::string()> stop_requested;  ///< name of the signal that asked to stop; may be null

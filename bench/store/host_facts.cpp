@@ -41,38 +41,61 @@ struct CgroupFolder {
   bool v2 = true;
 };
 
+/// A mount of a hierarchy of cgroups. Its folder shows the group `root` and the groups below it.
+struct CgroupMount {
+  fs::path folder, root;
+};
+
+/// Returns the mounts of cgroup version 2 if `controller` is empty, else those of this controller of version 1.
+/// Source: proc_pid_mountinfo(5).
+std::vector<CgroupMount> cgroup_mounts(const fs::path& system, const std::string& controller) {
+  std::vector<CgroupMount> mounts;
+  std::istringstream lines(read_file(system / "proc/self/mountinfo").value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string id, parent, device, root, folder, word, type, source, options;
+    words >> id >> parent >> device >> root >> folder;
+    while (words >> word && word != "-") continue;  // optional fields
+    words >> type >> source >> options;
+    const bool wanted = controller.empty() ? type == "cgroup2"
+                                           : type == "cgroup" && ("," + options + ",").find("," + controller + ",") !=
+                                                                     std::string::npos;
+    if (wanted) mounts.push_back({system / fs::path(folder).relative_path(), root});
+  }
+  return mounts;
+}
+
 /// Returns the folders that may have limits of `controller` for this process: the folder of its own group, and those of
-/// the groups around it, whose limits hold too. Handles cgroup versions 2 and 1, mounted at the usual places. In a
-/// container, the process's own group is the root of the mount.
-std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
+/// the groups around it up to the root of the mount, whose limits hold too. Handles cgroup versions 2 and 1.
+std::vector<CgroupFolder> cgroup_folders(const fs::path& system, const std::string& controller) {
   std::vector<CgroupFolder> folders;
-  std::istringstream groups(read_file("/proc/self/cgroup").value_or(""));
+  std::istringstream groups(read_file(system / "proc/self/cgroup").value_or(""));
   for (std::string line; std::getline(groups, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const bool v2 = controllers == ",,";
-    if (!v2 && controllers.find("," + std::string(controller) + ",") == std::string::npos) continue;
-    const fs::path root = v2 ? fs::path("/sys/fs/cgroup") : fs::path("/sys/fs/cgroup") / controller;
-    for (fs::path group = line.substr(second + 1); group.has_relative_path(); group = group.parent_path()) {
-      folders.push_back({root / group.relative_path(), v2});
+    if (!v2 && controllers.find("," + controller + ",") == std::string::npos) continue;
+    for (const CgroupMount& mount : cgroup_mounts(system, v2 ? "" : controller)) {
+      // In a container without a cgroup namespace both paths begin with the container's group.
+      fs::path group = fs::path(line.substr(second + 1)).lexically_relative(mount.root);
+      if (group.empty() || *group.begin() == "..") continue;  // the mount does not show the process's group
+      for (; !group.empty() && group != "."; group = group.parent_path()) folders.push_back({mount.folder / group, v2});
+      folders.push_back({mount.folder, v2});
     }
-    folders.push_back({root, v2});
   }
   return folders;
 }
 
-/// Returns the smallest memory limit of this process's cgroup and the groups around it, and the memory use of the group
-/// that has this limit, in bytes. Both are 0 if there is no limit.
-std::pair<std::int64_t, std::int64_t> cgroup_memory() {
-  std::pair<std::int64_t, std::int64_t> smallest{0, 0};
-  for (const auto& [folder, v2] : cgroup_folders("memory")) {
-    const std::int64_t limit = integer(first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes")));
-    if (limit <= 0 || (smallest.first > 0 && limit >= smallest.first)) continue;  // "max" and no file: 0
-    smallest = {limit, integer(first_line(folder / (v2 ? "memory.current" : "memory.usage_in_bytes")))};
+/// Returns the number of the line "key 123" in the cgroup's file memory.stat; 0 if absent.
+std::int64_t memory_stat(const fs::path& group, std::string_view key) {
+  std::ifstream in(group / "memory.stat");
+  std::string name;
+  for (std::int64_t value = 0; in >> name >> value;) {
+    if (name == key) return value;
   }
-  return smallest;
+  return 0;
 }
 
 }  // namespace
@@ -198,7 +221,17 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-std::int64_t proc_bytes(const char* file, std::string_view key) {
+std::vector<int> cores_of(const std::vector<int>& cpus, const fs::path& folder) {
+  std::vector<int> cores;
+  for (const int cpu : cpus) {
+    const fs::path siblings = folder / fmt::format("cpu{}", cpu) / "topology" / "thread_siblings_list";
+    const std::vector<int> threads = parse_cpu_list(first_line(siblings));
+    cores.push_back(threads.empty() ? cpu : threads.front());
+  }
+  return cores;
+}
+
+std::int64_t proc_bytes(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ':') {
@@ -208,15 +241,23 @@ std::int64_t proc_bytes(const char* file, std::string_view key) {
   return 0;
 }
 
-Memory memory() {
+Memory memory(const fs::path& system) {
   Memory result;
-  result.total_bytes = proc_bytes("/proc/meminfo", "MemTotal");
-  result.available_bytes = proc_bytes("/proc/meminfo", "MemAvailable");
-  const auto [limit, used] = cgroup_memory();
-  if (limit > 0 && limit < result.total_bytes) {
-    result.limit_bytes = limit;
-    // The cgroup's use includes page cache, which the kernel would free. Therefore count only half of the use.
-    result.available_bytes = std::min(result.available_bytes, limit - used / 2);
+  result.total_bytes = proc_bytes(system / "proc/meminfo", "MemTotal");
+  result.available_bytes = proc_bytes(system / "proc/meminfo", "MemAvailable");
+  for (const auto& [group, v2] : cgroup_folders(system, "memory")) {
+    std::int64_t limit = integer(first_line(group / (v2 ? "memory.max" : "memory.limit_in_bytes")));
+    if (const std::int64_t outer = memory_stat(group, "hierarchical_memory_limit"); outer > 0) {
+      limit = std::min(limit, outer);  // in version 1: the smallest limit, also of groups that the mount does not show
+    }
+    if (limit <= 0 || limit >= result.total_bytes) continue;  // "max" and no file: 0
+    // The kernel frees inactive page cache before it kills a process. In version 1 only the lines "total_" count the
+    // groups inside too, as the usage does. Source: Linux, Documentation/admin-guide/cgroup-v1/memory.rst, section 5.2.
+    const std::int64_t cache = memory_stat(group, v2 ? "inactive_file" : "total_inactive_file");
+    const std::int64_t used = integer(first_line(group / (v2 ? "memory.current" : "memory.usage_in_bytes"))) - cache;
+    const std::int64_t left = std::max<std::int64_t>(1, limit - std::max<std::int64_t>(0, used));  // 0 means unknown
+    result.limit_bytes = result.limit_bytes > 0 ? std::min(result.limit_bytes, limit) : limit;
+    result.available_bytes = result.available_bytes > 0 ? std::min(result.available_bytes, left) : left;
   }
   return result;
 }
@@ -233,9 +274,9 @@ std::string CpuQuota::text() const {
   return fmt::format("{:.{}f}", processors, processors == std::floor(processors) ? 0 : 2);
 }
 
-CpuQuota cpu_quota() {
+CpuQuota cpu_quota(const fs::path& system) {
   CpuQuota smallest;
-  for (const auto& [folder, v2] : cgroup_folders("cpu")) {
+  for (const auto& [folder, v2] : cgroup_folders(system, "cpu")) {
     const double processors =
         parse_cpu_max(v2 ? first_line(folder / "cpu.max")
                          : first_line(folder / "cpu.cfs_quota_us") + " " + first_line(folder / "cpu.cfs_period_us"));
@@ -245,7 +286,7 @@ CpuQuota cpu_quota() {
   }
   // Containers may have cgroup namespaces of their own, in which equal paths are different groups.
   std::error_code none;
-  smallest.group += " " + fs::read_symlink("/proc/self/ns/cgroup", none).string();
+  smallest.group += " " + fs::read_symlink(system / "proc/self/ns/cgroup", none).string();
   return smallest;
 }
 

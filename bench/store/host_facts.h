@@ -54,15 +54,23 @@ std::string cpu_list(const std::vector<int>& cpus);
 /// Parses "0-3,8" to {0,1,2,3,8}. Returns an empty list if the text has another form. Pure.
 std::vector<int> parse_cpu_list(std::string_view text);
 
+/// Returns for each of `cpus` its physical core, named by the core's first processor: processors with equal names are
+/// hardware threads of one core. A processor has a core of its own if the kernel's files in `folder` do not tell.
+std::vector<int> cores_of(const std::vector<int>& cpus,
+                          const std::filesystem::path& folder = "/sys/devices/system/cpu");
+
 struct Memory {
   std::int64_t total_bytes = 0;      ///< memory of the host
-  std::int64_t available_bytes = 0;  ///< memory that this process can still get; a cgroup may limit it
-  std::int64_t limit_bytes = 0;      ///< limit of the cgroup; 0: no limit
+  std::int64_t available_bytes = 0;  ///< memory that this process can still get; 0: unknown
+  std::int64_t limit_bytes = 0;      ///< smallest limit of this process's cgroup and the groups around it; 0: no limit
 };
-Memory memory();
+/// Returns what `doctor` shows and what a run may use: the host's free memory (MemAvailable), or what a cgroup around
+/// this process leaves if that is less. Inactive page cache counts as free, because the kernel frees it on demand.
+/// `system` has the kernel's folders proc and sys; tests give another one.
+Memory memory(const std::filesystem::path& system = "/");
 
 /// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
-std::int64_t proc_bytes(const char* file, std::string_view key);
+std::int64_t proc_bytes(const std::filesystem::path& file, std::string_view key);
 
 /// The processor time that a cgroup may use. affinity() does not show it. If the processes of the group need more time,
 /// the kernel stops them for a part of every tenth of a second.
@@ -71,8 +79,8 @@ struct CpuQuota {
   std::string group = {};                  ///< which cgroup of the host has this limit
   [[nodiscard]] std::string text() const;  ///< "2", "0.50"; empty without a limit
 };
-/// Returns the smallest quota of this process's cgroup and the groups around it.
-CpuQuota cpu_quota();
+/// Returns the smallest quota of this process's cgroup and the groups around it. `system`: as for memory().
+CpuQuota cpu_quota(const std::filesystem::path& system = "/");
 /// Returns the processors that the text of cpu.max grants ("200000 100000": 2); 0 without a limit. Pure.
 double parse_cpu_max(std::string_view text);
 

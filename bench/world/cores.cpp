@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -31,10 +32,22 @@ std::map<int, int> users_of(std::span<const RankCores> all, const std::vector<in
   return users;
 }
 
-/// Returns the rank's share of the processors of its mask, without regard to its quota.
+/// Returns the rank's share of the processors of its mask, without regard to its grant and its quota.
 double share_of_mask(const RankCores& rank, const std::map<int, int>& users) {
   return std::accumulate(rank.cpus.begin(), rank.cpus.end(), 0.0,
                          [&](double sum, int cpu) { return sum + 1.0 / users.at(cpu); });
+}
+
+/// Returns the same, but at most what Slurm granted the rank.
+double share_of(const RankCores& rank, const std::map<int, int>& users) {
+  const double share = share_of_mask(rank, users);
+  return rank.granted > 0 ? std::min(share, rank.granted) : share;
+}
+
+/// Returns the physical cores on which the rank may run.
+std::set<int> physical(const RankCores& rank) {
+  const std::vector<int>& cores = rank.cores.empty() ? rank.cpus : rank.cores;
+  return {cores.begin(), cores.end()};
 }
 
 /// Processors' worth of time that these ranks may use together: the processors of their masks, cut by the quotas.
@@ -45,11 +58,11 @@ double processors_of(std::span<const RankCores> all, const std::vector<int>& ran
   for (const int r : ranks) {
     const RankCores& rank = all[static_cast<std::size_t>(r)];
     if (rank.quota <= 0) {
-      processors += share_of_mask(rank, users);
+      processors += share_of(rank, users);
     } else {
       auto& [quota, theirs] = limited[rank.group];
       quota = rank.quota;
-      theirs += share_of_mask(rank, users);
+      theirs += share_of(rank, users);
     }
   }
   for (const auto& [group, numbers] : limited) processors += std::min(numbers.first, numbers.second);
@@ -71,8 +84,16 @@ std::string ranks_with(std::size_t ranks, int threads) {
 
 }  // namespace
 
-RankCores rank_cores() {
-  RankCores cores;
+int task_processors(const ProcessStart& start) {
+  if (start.launch.launcher != Launcher::kSlurm) return 0;
+  const std::string_view text = value_of(start.environment, "SLURM_CPUS_PER_TASK");
+  int processors = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), processors);
+  return problem == std::errc() && end == text.data() + text.size() ? std::max(0, processors) : 0;
+}
+
+RankCores rank_cores(double granted) {
+  RankCores cores{.granted = granted};
   cores.cpus = models::bound_processors();
   if (cores.cpus.empty()) cores.cpus = affinity();
   if (cores.cpus.empty()) {  // the host has more processors than a cpu_set_t holds
@@ -91,8 +112,9 @@ RankCores rank_cores() {
 }
 
 std::string to_text(const RankCores& cores) {
-  return fmt::format("cpus {}\nquota {}\ngroup {}\nthread_limit {}\nlauncher_cpus {}\n", cpu_list(cores.cpus),
-                     cores.quota, cores.group, cores.thread_limit, cores.launcher_cpus);
+  return fmt::format("cpus {}\ncores {}\nquota {}\ngroup {}\ngranted {}\nthread_limit {}\nlauncher_cpus {}\n",
+                     cpu_list(cores.cpus), cpu_list(cores.cores), cores.quota, cores.group, cores.granted,
+                     cores.thread_limit, cores.launcher_cpus);
 }
 
 RankCores parse_rank_cores(std::string_view text) {
@@ -106,6 +128,8 @@ RankCores parse_rank_cores(std::string_view text) {
     const std::string_view name = line.substr(0, line.find(' '));
     const std::string_view value = line.substr(std::min(line.size(), name.size() + 1));
     if (name == "cpus") cores.cpus = parse_cpu_list(value);
+    if (name == "cores") cores.cores = parse_cpu_list(value);
+    if (name == "granted") number(value, cores.granted);
     if (name == "quota") number(value, cores.quota);
     if (name == "group") cores.group = value;
     if (name == "thread_limit") number(value, cores.thread_limit);
@@ -139,7 +163,7 @@ CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::str
     const std::map<int, int> users = users_of(ranks, host.ranks);
     for (const int r : host.ranks) {
       const RankCores& rank = ranks[static_cast<std::size_t>(r)];
-      double share = share_of_mask(rank, users);
+      double share = share_of(rank, users);
       if (rank.quota > 0) share = std::min(share, rank.quota / static_cast<double>(sharers(ranks, host.ranks, rank)));
       if (share < out.processors) {
         out.processors = share;
@@ -198,6 +222,51 @@ std::string crowding(std::span<const RankCores> ranks, std::span<const std::stri
             "tenth of a second; start fewer ranks, give --threads fewer, or ask for more processors",
             host.name, ranks_with(sharing, threads), rank.quota);
       }
+    }
+  }
+  return {};
+}
+
+std::string shared_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads) {
+  if (!crowding(ranks, hosts, threads).empty()) return {};
+  for (const HostRanks& host : by_host(hosts)) {
+    for (const int r : host.ranks) {
+      const std::set<int> cores = physical(ranks[static_cast<std::size_t>(r)]);
+      std::size_t inside = 0;  // ranks that can run nowhere else than on these cores
+      std::set<int> cpus;
+      for (const int other : host.ranks) {
+        const RankCores& rank = ranks[static_cast<std::size_t>(other)];
+        const std::set<int> theirs = physical(rank);
+        if (!std::includes(cores.begin(), cores.end(), theirs.begin(), theirs.end())) continue;
+        ++inside;
+        cpus.insert(rank.cpus.begin(), rank.cpus.end());
+      }
+      if (inside * static_cast<std::size_t>(threads) <= cores.size()) continue;
+      const std::size_t fitting = cores.size() / inside;
+      return fmt::format(
+          "{}: {} run on {} core{}, because CPUs {} are hardware threads, and those of a core share its arithmetic "
+          "units; {}",
+          host.name, ranks_with(inside, threads), cores.size(), cores.size() == 1 ? "" : "s",
+          cpu_list({cpus.begin(), cpus.end()}),
+          fitting > 0 ? fmt::format("give --threads {}", fitting)
+                      : "bind each rank to a core of its own (mpirun --bind-to core, srun --cpu-bind=cores), or start "
+                        "fewer ranks");
+    }
+  }
+  return {};
+}
+
+std::string small_grant(std::span<const RankCores> ranks, std::span<const std::string> hosts) {
+  for (const HostRanks& host : by_host(hosts)) {
+    const std::map<int, int> users = users_of(ranks, host.ranks);
+    for (const int r : host.ranks) {
+      const RankCores& rank = ranks[static_cast<std::size_t>(r)];
+      const double share = share_of_mask(rank, users);
+      if (rank.granted <= 0 || rank.granted >= share - kRounding) continue;
+      return fmt::format(
+          "rank {} may use {:.3g} of the CPUs of {}, but computes on {:.3g} by default, because Slurm granted no more "
+          "(SLURM_CPUS_PER_TASK): srun --cpus-per-task asks for more",
+          r, share, host.name, rank.granted);
     }
   }
   return {};

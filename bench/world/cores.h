@@ -1,5 +1,5 @@
 // Computes the number of cores that each rank has for its compute, from the processors of all ranks: affinity masks,
-// the cgroups' quotas of processor time, and OpenMP's limits. Pure, except rank_cores().
+// the cgroups' quotas of processor time, Slurm's grants, and OpenMP's limits. Pure, except rank_cores().
 #pragma once
 
 #include <span>
@@ -7,19 +7,26 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/store/process_start.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench {
 
 struct RankCores {
-  std::vector<int> cpus = {};  ///< processors on which the rank's threads may run, ascending
-  double quota = 0;            ///< processors' worth of time that the rank's cgroup may use; 0: no limit
-  std::string group = {};      ///< which cgroup that is; ranks of a host with equal texts share one quota
-  int thread_limit = 0;        ///< most threads that OpenMP gives the rank; 0: no limit
-  int launcher_cpus = 0;       ///< number of processors that the parent process may use; 0: unknown
+  std::vector<int> cpus = {};   ///< processors on which the rank's threads may run, ascending
+  std::vector<int> cores = {};  ///< [i]: physical core of cpus[i], as of cores_of(); empty: each has its own
+  double quota = 0;             ///< processors' worth of time that the rank's cgroup may use; 0: no limit
+  std::string group = {};       ///< which cgroup that is; ranks of a host with equal texts share one quota
+  double granted = 0;           ///< processors that Slurm granted the rank, bound to them or not; 0: not told
+  int thread_limit = 0;         ///< most threads that OpenMP gives the rank; 0: no limit
+  int launcher_cpus = 0;        ///< number of processors that the parent process may use; 0: unknown
 };
-/// Returns what the scheduler, a launcher's binding, the cgroup and the environment allow the calling thread.
-RankCores rank_cores();
+/// Returns the processors that srun granted each task (SLURM_CPUS_PER_TASK); 0 if Slurm did not start this process.
+/// salloc and sbatch set the variable too. Under their mpirun, or by hand, it speaks of tasks that do not exist.
+int task_processors(const ProcessStart& start);
+/// Returns what the scheduler, a launcher's binding, the cgroup and the environment allow the calling thread, without
+/// `cores`. `granted`: the rank's part of task_processors().
+RankCores rank_cores(double granted = 0);
 std::string to_text(const RankCores& cores);
 /// Parses a message of to_text(). Errors: none; unreadable lines are left out.
 RankCores parse_rank_cores(std::string_view text);
@@ -54,6 +61,11 @@ std::string few_cpus(const CoreShare& share, std::span<const std::string> hosts)
 /// Returns a caution of one line if the ranks of a host, each with `threads` threads, take turns on processors or use
 /// up a quota; "" if not.
 std::string crowding(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads);
+/// Returns a caution of one line if the compute threads of a host's ranks are more than the physical cores that they
+/// run on, though each has a processor (hardware thread); "" if not, or if crowding() has a caution.
+std::string shared_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads);
+/// Returns a note of one line if Slurm granted a rank less than its share of the processors of its mask; "" if not.
+std::string small_grant(std::span<const RankCores> ranks, std::span<const std::string> hosts);
 /// Returns a note of one line if a launcher bound the only rank of a host to a part of the processors that the launcher
 /// itself may use; "" if not.
 std::string narrow_binding(std::span<const RankCores> ranks, std::span<const std::string> hosts);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "bench/store/host_facts.h"
 #include "engine/base/error.h"
 #include "models/graph/memory_plan.h"
 
@@ -16,38 +17,11 @@ namespace {
 
 constexpr double kGigabyte = 1e9;
 
-std::int64_t host_available() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  while (in >> key) {
-    std::int64_t kilobytes = 0;
-    if (key == "MemAvailable:" && in >> kilobytes) return kilobytes * 1024;
-    in.ignore(256, '\n');
-  }
-  return 0;
-}
-
-// Returns the bytes that the control group may still use; -1 if the group has no limit or an unreadable one.
-std::int64_t group_left() {
-  const auto number_in = [](const char* path) -> std::int64_t {
-    std::ifstream in(path);
-    std::int64_t value = -1;
-    return in >> value ? value : -1;
-  };
-  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max");
-  const std::int64_t used = number_in("/sys/fs/cgroup/memory.current");
-  return limit > 0 && used >= 0 ? std::max<std::int64_t>(0, limit - used) : -1;
-}
-
 std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / kGigabyte); }
 
 }  // namespace
 
-std::int64_t available_bytes() {
-  const std::int64_t host = host_available();
-  const std::int64_t group = group_left();
-  return group < 0 ? host : std::min(host, group);
-}
+std::int64_t available_bytes() { return memory().available_bytes; }
 
 bool reset_peak_resident_set() {
   std::ofstream out("/proc/self/clear_refs");

@@ -8,8 +8,8 @@
 
 namespace hvd::bench {
 
-/// Returns the bytes that this process may still allocate: the smaller of the host's free memory (MemAvailable) and
-/// the memory that the process's control group may still use. Returns 0 if neither can be read.
+/// Returns the bytes that this process may still allocate, as bench/store/host_facts.h reads them for `doctor` too: the
+/// host's free memory or what the cgroups leave, whichever is less. Returns 0 if neither can be read.
 std::int64_t available_bytes();
 
 /// Resets the peak of the resident set. Returns false if the kernel does not permit it.

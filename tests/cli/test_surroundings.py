@@ -355,6 +355,14 @@ class Processors(ProgramTest):
     def test_openmp_that_would_adapt_its_threads(self) -> None:
         run(*self.COMPILED, *self.SHORT, "--threads", "2", env={"OMP_DYNAMIC": "true"}).ended_with(0)
 
+    def test_a_grant_of_slurm_without_binding_is_kept(self) -> None:
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("needs two processors")
+        step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_CPUS_PER_TASK": "1"}
+        result = run(*self.COMPILED, *self.SHORT, "--db", str(self.db), env=step).ended_with(0)
+        self.assertEqual(query("SELECT DISTINCT threads FROM run", self.db), [(1,)])
+        self.assertIn("because Slurm granted no more (SLURM_CPUS_PER_TASK)", result.out)
+
     def test_ranks_that_take_turns_are_a_caution(self) -> None:
         cpu = str(min(os.sched_getaffinity(0)))
         result = execute(["taskset", "-c", cpu, PROGRAM, *TRAINING, "--ranks", "2", "--threads", "1", "--no-db"])

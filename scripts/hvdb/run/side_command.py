@@ -29,6 +29,18 @@ from hvdb.base.errors import HvdbError
 # traced runs.
 _OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
 _BUILD_SECONDS = 3600
+# Variables that git sets for hooks among others. Inside a worktree they would name another repository, or the index of
+# another worktree. Source: git rev-parse --local-env-vars (git 2.39).
+_OF_WORK_TREE = ("GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+_OF_REPOSITORY = (
+    *_OF_WORK_TREE,
+    "GIT_DIR",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_SHALLOW_FILE",
+    "GIT_GRAFT_FILE",
+)
 
 
 @dataclass(frozen=True)
@@ -55,13 +67,30 @@ def parse(text: str, name: str) -> Side:
     if words and words[0].startswith("commit:"):
         revision = words.pop(0).removeprefix("commit:")
         about = f"{name} commit:{revision}"
-        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", about=about)
+        commit = _commit(revision, about)
     elif words and not words[0].startswith("-"):
         program = _program(words.pop(0), name)
     chosen = [f"commit:{commit}"] if commit else [str(program)] if program else []
     settings = [*(f"{key}={value}" for key, value in variables.items()), *(f"module:{module}" for module in modules)]
     text = shlex.join([*settings, *chosen, *words])
     return Side(text, variables, tuple(modules), commit, program, require_options(words, name))
+
+
+def _commit(revision: str, about: str) -> str:
+    """Returns the hash of the commit that `revision` names. Errors: HvdbError, which says how to fetch the commit."""
+    try:
+        return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", about=about)
+    except HvdbError as error:
+        if not str(error).endswith("Needed a single revision"):
+            raise
+    shallow = _git("rev-parse", "--is-shallow-repository", about=about) == "true"
+    words = ["git", "fetch", *(["--unshallow"] if shallow else []), "origin"]
+    if re.fullmatch(r"\w[\w./-]*", revision) and not re.fullmatch(r"[0-9a-f]{7,40}|HEAD", revision):
+        branch = revision.removeprefix("origin/")
+        words = ["git", "fetch", "origin", f"{branch}:{'' if branch == revision else 'refs/remotes/'}{revision}"]
+    raise HvdbError(
+        f"{about}: this {'shallow ' if shallow else ''}clone has no such commit; to fetch it: {shlex.join(words)}"
+    )
 
 
 def _take_settings(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -156,16 +185,19 @@ def built(side: Side, folder: Path) -> Path:
     program = tree / "build" / "release" / "bin" / "hvd_bench"
     # The file `finished` marks a complete build, because a build that was killed may leave half a program.
     finished = tree / "build" / "release" / "built-for-gate"
-    if finished.exists() and os.access(program, os.X_OK):
-        return program
-    if not (tree / ".git").exists() or not (tree / "scripts" / "build").exists():
+    if tree.exists():
+        _require_worktree(tree, side.commit, about)
+    else:
         folder.mkdir(parents=True, exist_ok=True)
         _git("worktree", "prune", about=about)
         _git("worktree", "add", "--force", "--detach", str(tree), side.commit, about=about)
+    if finished.exists() and os.access(program, os.X_OK):
+        return program
     log = folder / f"{side.commit}.log"
     try:
         with log.open("wb") as output:
-            process.run([str(tree / "scripts" / "build"), "release"], {}, _BUILD_SECONDS, output=output)
+            words = ["env", *(f"--unset={name}" for name in _OF_REPOSITORY), str(tree / "scripts" / "build"), "release"]
+            process.run(words, {}, _BUILD_SECONDS, output=output)
     except process.RunFailed as error:
         raise HvdbError(f"{about}: scripts/build release {error.why}; see {log}") from error
     if not os.access(program, os.X_OK):
@@ -174,10 +206,42 @@ def built(side: Side, folder: Path) -> Path:
     return program
 
 
-def _git(*words: str, about: str) -> str:
+def _require_worktree(tree: Path, commit: str, about: str) -> None:
+    """Errors: HvdbError unless `tree` is a worktree of today's repository that holds `commit`, whole and unchanged.
+
+    A folder of another clone may look the same, but its build would record another commit, or none.
+    """
+    today = Path(_git("rev-parse", "--git-common-dir", about=about)).resolve()
+    found: list[str] = []
+    if (tree / ".git").exists():  # else git would answer for a repository around the folder
+        with contextlib.suppress(HvdbError):  # for example, the clone is gone
+            for ask in ("rev-parse --git-common-dir", "rev-parse HEAD", "status --porcelain --untracked-files=no"):
+                found.append(_git("-C", str(tree), *ask.split(), about=about, without=_OF_REPOSITORY))
+    if len(found) < 3 or (tree / found[0]).resolve() != today or found[1:] != [commit, ""]:
+        raise HvdbError(
+            f"{about}: {tree} is not a whole and unchanged worktree of {today} at this commit; remove the folder, or "
+            "name another one with --worktrees"
+        )
+
+
+def _git(*words: str, about: str, without: Sequence[str] = _OF_WORK_TREE) -> str:
+    """Returns what git prints. without: the variables that git does not get. Errors: HvdbError with git's reason."""
     if not shutil.which("git"):
         raise HvdbError(f"{about}: git is not installed")
-    done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment["LC_ALL"] = "C"  # _reason() and _commit() read git's English
+    # A path in what git prints may be no UTF-8.
+    done = subprocess.run(
+        ["git", *words], capture_output=True, text=True, errors="surrogateescape", check=False, env=environment
+    )
     if done.returncode != 0:
-        raise HvdbError(f"{about}: git {words[0]}: {done.stderr.strip().splitlines()[-1] if done.stderr else 'failed'}")
+        raise HvdbError(f"{about}: git {words[0]}: {_reason(done.stderr)}")
     return done.stdout.strip()
+
+
+def _reason(said: str) -> str:
+    """Returns why git failed: its first line of an error, and the remedy that git prints for another user's clone."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["failed"]
+    why = next((line for line in lines if line.startswith(("fatal: ", "error: "))), lines[-1])
+    remedy = f"; if you trust its owner: {lines[-1]}" if "dubious ownership" in why and len(lines) > 1 else ""
+    return why.removeprefix("fatal: ").removeprefix("error: ") + remedy

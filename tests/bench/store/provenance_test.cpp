@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <string>
 
 #include "bench/cli/launch.h"
 #include "bench/store/host_facts.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::provenance_test {
 namespace {
@@ -135,6 +137,80 @@ TEST(HostFacts, QuotaOfProcessorTime) {
   EXPECT_EQ(CpuQuota{.processors = 2}.text(), "2");
   EXPECT_EQ(CpuQuota{.processors = 0.5}.text(), "0.50");
   EXPECT_EQ(CpuQuota{}.text(), "");
+}
+
+/// A made-up /proc and /sys of a host with 64 GiB, 60 of them free, and a process in the cgroup /job/step.
+class Kernel {
+ public:
+  explicit Kernel(bool v2) : v2_(v2), groups_(v2 ? "sys/fs/cgroup" : "sys/fs/cgroup/memory") {
+    write("proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 62914560 kB\n");
+    write("proc/self/cgroup", v2 ? "0::/job/step\n" : "0::/else\n4:memory:/job/step\n");
+    mount("/");
+  }
+  void mount(const std::string& root) const {
+    write("proc/self/mountinfo", "24 1 0:22 / /proc rw,relatime - proc proc rw\n35 31 0:32 " + root + " /" + groups_ +
+                                     " rw shared:9 - " +
+                                     (v2_ ? "cgroup2 cgroup2 rw,nsdelegate\n" : "cgroup cgroup rw,memory\n"));
+  }
+  void write(const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories((folder_ / file).parent_path());
+    std::ofstream(folder_ / file) << text;
+  }
+  /// Writes the files of a group. `cache`: inactive page cache. All in bytes.
+  void group(const std::string& name, const std::string& limit, std::int64_t used, std::int64_t cache) const {
+    const std::string folder = groups_ + "/" + name + "/memory.";
+    write(folder + (v2_ ? "max" : "limit_in_bytes"), limit + "\n");
+    write(folder + (v2_ ? "current" : "usage_in_bytes"), std::to_string(used) + "\n");
+    write(folder + "stat", "anon 5\nactive_file 7\n" + std::string(v2_ ? "" : "inactive_file 0\ntotal_") +
+                               "inactive_file " + std::to_string(cache) + "\nunevictable 0\n");
+  }
+  [[nodiscard]] Memory memory() const { return bench::memory(folder_.path()); }
+  [[nodiscard]] double quota() const { return cpu_quota(folder_.path()).processors; }
+
+ private:
+  const bool v2_;
+  const std::string groups_;
+  const test::Folder folder_;
+};
+
+TEST(HostFacts, TheLimitsOfAllCgroupsAroundAProcessHold) {
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  for (const bool v2 : {true, false}) {
+    SCOPED_TRACE(v2);
+    const std::string none = v2 ? "max" : "9223372036854771712";
+    const Kernel kernel(v2);
+    EXPECT_EQ(kernel.memory().available_bytes, 60 * kGiB);
+    kernel.group("job/step", none, 3 * kGiB, 0);
+    kernel.group("job", std::to_string(8 * kGiB), 5 * kGiB, 4 * kGiB);
+    EXPECT_EQ(kernel.memory().limit_bytes, 8 * kGiB) << "an outer group's";
+    EXPECT_EQ(kernel.memory().available_bytes, 7 * kGiB) << "page cache is free";
+    kernel.group("", std::to_string(10 * kGiB), 9 * kGiB, 0);
+    EXPECT_EQ(kernel.memory().limit_bytes, 8 * kGiB);
+    EXPECT_EQ(kernel.memory().available_bytes, kGiB) << "a larger limit may leave less";
+    kernel.group("job/step", std::to_string(2 * kGiB), 2 * kGiB, 0);
+    EXPECT_EQ(kernel.memory().available_bytes, 1) << "nothing, which 0 would not say";
+    kernel.group("", std::to_string(999 * kGiB), 9 * kGiB, 0);
+    kernel.group("job", none, 5 * kGiB, 0);
+    kernel.group("job/step", std::to_string(64 * kGiB), 2 * kGiB, 0);
+    EXPECT_EQ(kernel.memory().limit_bytes, 0) << "no less than the host has";
+    EXPECT_EQ(kernel.memory().available_bytes, 60 * kGiB);
+  }
+}
+
+TEST(HostFacts, AMountMayShowAPartOfTheCgroups) {
+  const Kernel kernel(true);
+  kernel.write("sys/fs/cgroup/cpu.max", "300000 100000\n");
+  kernel.write("sys/fs/cgroup/step/cpu.max", "200000 100000\n");
+  EXPECT_EQ(kernel.quota(), 3) << "the process is in /job/step, and the group /step is another one";
+  kernel.mount("/job");
+  EXPECT_EQ(kernel.quota(), 2) << "as in a container without a cgroup namespace";
+  kernel.mount("/other");
+  EXPECT_EQ(kernel.quota(), 0) << "another container's";
+  const Kernel old(false);
+  old.mount("/job/step");
+  old.group("", "9223372036854771712", 0, 0);
+  old.write("sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 1073741824\n");
+  EXPECT_EQ(old.memory().limit_bytes, 1073741824) << "the limit of a group that the mount does not show";
 }
 
 TEST(HostFacts, CpuLists) {

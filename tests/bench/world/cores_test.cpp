@@ -1,10 +1,17 @@
 // Tests how the processors of a host are shared by its ranks. Expected values are computed by hand.
 #include "bench/world/cores.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#include "bench/cli/launch.h"
+#include "bench/store/host_facts.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::cores_test {
 namespace {
@@ -121,11 +128,83 @@ TEST(Cores, OneBoundRankIsTold) {
   EXPECT_EQ(narrow_binding(pair, Hosts{"a", "a"}), "");
 }
 
+TEST(Cores, SlurmGrantsARankLessThanItsMask) {
+  auto lone = ranks({{0, 1}});
+  EXPECT_EQ(small_grant(lone, Hosts{"a"}), "");
+  lone[0].granted = 1;
+  EXPECT_EQ(share_cores(lone, Hosts{"a"}, 0).threads, 1);
+  EXPECT_FALSE(share_cores(lone, Hosts{"a"}, 0).spare_core) << "the other processor is not the rank's";
+  EXPECT_EQ(share_cores(lone, Hosts{"a"}, 2).threads, 2) << "the user's choice";
+  EXPECT_PRED_FORMAT2(IsSubstring, "rank 0 may use 2 of the CPUs of a, but computes on 1 by default",
+                      small_grant(lone, Hosts{"a"}));
+  lone[0].granted = 4;
+  EXPECT_EQ(share_cores(lone, Hosts{"a"}, 0).threads, 2) << "the mask's";
+  auto threads = ranks({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  threads[0].granted = threads[1].granted = 2;  // one task of four processors with --ranks 2
+  EXPECT_EQ(share_cores(threads, Hosts{"a", "a"}, 0).threads, 2);
+  EXPECT_EQ(small_grant(threads, Hosts{"a", "a"}), "") << "all of its share";
+}
+
+TEST(Cores, OnlyTasksThatSrunStartedHaveAGrant) {
+  const auto granted = [](Environment environment, const char* number) {
+    environment.insert({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}, {"SLURM_CPUS_PER_TASK", number}});
+    return task_processors(process_start(std::move(environment)));
+  };
+  const Environment step{{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}};
+  EXPECT_EQ(granted(step, "2"), 2);
+  for (const char* unreadable : {"", "0", "-1", "2x", "99999999999"}) EXPECT_EQ(granted(step, unreadable), 0);
+  EXPECT_EQ(task_processors(process_start(step)), 0) << "srun without --cpus-per-task";
+  EXPECT_EQ(granted({}, "2"), 0) << "by hand in salloc or in a batch script";
+  EXPECT_EQ(granted({{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}}, "2"), 0) << "a batch script";
+  Environment shell = step;
+  shell["SLURM_STEP_ID"] = "4294967290";
+  EXPECT_EQ(granted(shell, "2"), 0) << "by hand in salloc's interactive step";
+  Environment below_mpirun = step;  // on other nodes srun starts mpirun's daemon, whose children inherit
+  below_mpirun["OMPI_COMM_WORLD_SIZE"] = "4";
+  EXPECT_EQ(granted(below_mpirun, "2"), 0);
+}
+
+TEST(Cores, HardwareThreadsAreNotTakenForCores) {
+  const test::Folder folder;  // a made-up /sys/devices/system/cpu: processors 0-3 and 4-7 are threads of four cores
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    const std::filesystem::path topology = folder.path() / fmt::format("cpu{}", cpu) / "topology";
+    std::filesystem::create_directories(topology);
+    std::ofstream(topology / "thread_siblings_list") << fmt::format("{},{}\n", cpu % 4, cpu % 4 + 4);
+  }
+  const auto caution = [&](std::initializer_list<Cpus> cpus, const Hosts& hosts, int threads) {
+    std::vector<RankCores> all = ranks(cpus);
+    for (RankCores& rank : all) rank.cores = cores_of(rank.cpus, folder.path());
+    if (threads == 0) threads = share_cores(all, hosts, 0).threads;
+    return shared_cores(all, hosts, threads);
+  };
+  const Cpus every{0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(caution({every}, {"a"}, 0),
+            "a: 1 rank with 8 compute threads run on 4 cores, because CPUs 0-7 are hardware threads, and those of a "
+            "core share its arithmetic units; give --threads 4");
+  EXPECT_PRED_FORMAT2(IsSubstring, "a: 2 ranks with 4 compute threads each run on 4 cores, ",
+                      caution({every, every}, {"a", "a"}, 0));
+  EXPECT_EQ(caution({every, every}, {"a", "a"}, 2), "");
+  EXPECT_EQ(caution({every, every}, {"a", "b"}, 4), "");
+  EXPECT_PRED_FORMAT2(IsSubstring, "b: 2 ranks with 1 compute thread each run on 1 core, because CPUs 1,5 are",
+                      caution({{0}, {1}, {5}}, {"a", "b", "b"}, 0));
+  EXPECT_EQ(caution({{0}, {5}}, {"a", "a"}, 0), "");
+  EXPECT_PRED_FORMAT2(IsSubstring, "give --threads 1", caution({{2, 6}}, {"a"}, 0)) << "mpirun --bind-to core";
+  EXPECT_EQ(caution({{0, 4}, {0, 4}, {0, 4}}, {"a", "a", "a"}, 1), "") << "crowding() says more";
+  EXPECT_EQ(cores_of({1, 9}, folder.path()), (Cpus{1, 9})) << "the kernel does not tell of 9";
+}
+
 TEST(Cores, MessageHoldsEverything) {
-  const RankCores sent{
-      .cpus = {0, 2, 3}, .quota = 1.5, .group = "/a b\\c cgroup:[1]", .thread_limit = 7, .launcher_cpus = 9};
+  const RankCores sent{.cpus = {0, 2, 3},
+                       .cores = {0, 2, 0},
+                       .quota = 1.5,
+                       .group = "/a b\\c cgroup:[1]",
+                       .granted = 0.5,
+                       .thread_limit = 7,
+                       .launcher_cpus = 9};
   const RankCores got = parse_rank_cores(to_text(sent));
   EXPECT_EQ(got.cpus, sent.cpus);
+  EXPECT_EQ(got.cores, sent.cores);
+  EXPECT_EQ(got.granted, sent.granted);
   EXPECT_EQ(got.quota, sent.quota);
   EXPECT_EQ(got.group, sent.group);
   EXPECT_EQ(got.thread_limit, sent.thread_limit);
