@@ -171,7 +171,7 @@ class Server(subprocess.Popen):
         with suppress(subprocess.TimeoutExpired):
             self.wait(0 if failed else 60)
         self.kill()  # has no effect on a process that has ended
-        self.wait()
+        super().__exit__(None, None, None)
 
 
 def take_turns(servers: Sequence[Server], options: argparse.Namespace) -> list[Side]:
