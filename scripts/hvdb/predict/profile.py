@@ -139,7 +139,7 @@ COMPUTE_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp64")
 MAX_STEPS = 4096  # factors that a profile may have
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3
 MAX_NAME_LETTERS = 120
-MAX_MODEL_LETTERS = 64
+MAX_MODEL_LETTERS, MODEL_DIGITS = 64, 8
 MAX_TEXT_LETTERS = 150
 _OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9_.:/+-]+")
 _OUTSIDE_MODELS = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -178,8 +178,15 @@ def clean(name: str) -> str:
 
 
 def model_name(text: str) -> str:
-    """Returns the name of a network: letters, digits and `_.-`, of which the first is a letter or a digit."""
-    return _OUTSIDE_MODELS.sub("_", text).lstrip("_.-")[:MAX_MODEL_LETTERS] or "network"
+    """Returns the name of a network: letters, digits and `_.-`, of which the first is a letter or a digit.
+
+    A `text` that is no such name gets the beginning of its SHA-256, so that names that differ stay different.
+    """
+    plain = _OUTSIDE_MODELS.sub("_", text).lstrip("_.-")
+    if plain == text and len(text) <= MAX_MODEL_LETTERS:
+        return text or "network"
+    digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:MODEL_DIGITS]
+    return f"{plain[: MAX_MODEL_LETTERS - MODEL_DIGITS - 1] or 'network'}-{digits}"
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
