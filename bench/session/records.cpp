@@ -161,7 +161,7 @@ void fill_samples(RunRecord& run, const PhaseLog& log) {
   for (std::size_t r = 0; r < run.ranks.size(); ++r) run.ranks[r].samples = log.ranks()[r];
   run.measured_steps = static_cast<std::int64_t>(log.samples()) * run.batches_per_iter;
   if (log.samples() == 0) return;
-  Bootstrap step = median_time(log.slowest(), {.confidence = run.confidence, .seed = run.seed});
+  Bootstrap step = median_time(log.step_times(), {.confidence = run.confidence, .seed = run.seed});
   run.step_seconds = step.estimate;
   run.step_replicates = std::move(step.replicates);
   run.images_per_second =
