@@ -87,7 +87,9 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
     // have no layouts.
     add("compute.layouts", hex64(stored.hash()), false);
   }
-  if (run.unit != models::kImages) add("work.unit", run.unit, false);  // the fact replay tells it apart
+  // Runs of programs before 2026-11-29 lack this fact. Replays of any profile of one name had one fingerprint.
+  add("replay.profile", setup.replay_hash, true);
+  if (run.unit != models::kImages) add("work.unit", run.unit, false);  // the fact replay.profile tells it apart
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
   if (session.gpu != nullptr) {
