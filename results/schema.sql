@@ -51,8 +51,8 @@ CREATE TABLE run (
   warmup_steps    INTEGER NOT NULL DEFAULT 0 CHECK (warmup_steps >= 0),  -- discarded
   measured_steps  INTEGER NOT NULL DEFAULT 0 CHECK (measured_steps >= 0),
   stop_reason     TEXT NOT NULL DEFAULT '',   -- 'interval narrow enough', 'iteration cap', 'time cap', ...
-  -- Step time is the maximum over ranks, sample by sample; median over samples, bootstrap interval (NULL: fewer than
-  -- three samples).
+  -- Step time is the maximum over ranks, sample by sample (the mean over ranks of GPUs that reduce and whose steps are
+  -- launched ahead); median over samples, bootstrap interval (NULL: fewer than three samples).
   step_seconds    REAL CHECK (step_seconds BETWEEN 1e-12 AND 1e9),
   step_seconds_low REAL CHECK (step_seconds_low BETWEEN -1e9 AND step_seconds_high),
   step_seconds_high REAL CHECK (step_seconds_high BETWEEN 1e-12 AND 1e9)

@@ -41,11 +41,12 @@ double mean_of_medians(const std::vector<RankSamples>& ranks, Series series) {
   return sum / static_cast<double>(ranks.size());
 }
 
-std::vector<double> slowest_steps(const std::vector<RankSamples>& ranks) {
+// Returns the time of each step of all ranks together.
+std::vector<double> step_times(const std::vector<RankSamples>& ranks, bool coupled) {
   std::vector<std::vector<double>> steps;
   steps.reserve(ranks.size());
   for (const RankSamples& rank : ranks) steps.push_back(rank.step);
-  return max_over_ranks(steps);
+  return coupled ? mean_over_ranks(steps) : max_over_ranks(steps);
 }
 
 double control_share(const RankSamples& rank, std::size_t step) {
@@ -75,8 +76,8 @@ Waits waits_of(const std::vector<RankSamples>& ranks) {
 }
 
 Shares shares_of(const Round& round) {
-  const double solo = median(slowest_steps(round.solo));
-  const double full = median(slowest_steps(round.full));
+  const double solo = median(step_times(round.solo, false));
+  const double full = median(step_times(round.full, round.coupled));
   const auto more_in_full = [&](Series series) {
     return (mean_of_medians(round.full, series) - mean_of_medians(round.none, series)) / full;
   };
@@ -163,8 +164,8 @@ bool is_time(std::size_t row) { return row == kEfficiency || row == kStragglers 
 double median_full_seconds(std::span<const Round> rounds) {
   std::vector<double> all;
   for (const Round& round : rounds) {
-    const std::vector<double> slowest = slowest_steps(round.full);
-    all.insert(all.end(), slowest.begin(), slowest.end());
+    const std::vector<double> times = step_times(round.full, round.coupled);
+    all.insert(all.end(), times.begin(), times.end());
   }
   return median_in_place(all);
 }

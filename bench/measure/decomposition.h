@@ -18,6 +18,7 @@ namespace hvd::bench {
 /// have the same number of samples.
 struct Round {
   std::vector<RankSamples> solo, none, full;  ///< [rank]
+  bool coupled = false;                       ///< a step of phase full takes the mean over ranks (mean_over_ranks())
 };
 
 /// Intervals from fewer rounds than this are printed with a warning. Intervals from two or three rounds contain the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -80,6 +81,12 @@ double median(std::span<const double> samples) {
 
 std::vector<double> max_over_ranks(std::span<const std::vector<double>> ranks) {
   return over_ranks(ranks, [](double a, double b) { return std::max(a, b); });
+}
+
+std::vector<double> mean_over_ranks(std::span<const std::vector<double>> ranks) {
+  std::vector<double> out = over_ranks(ranks, std::plus<>());
+  for (double& value : out) value /= static_cast<double>(ranks.size());
+  return out;
 }
 
 std::vector<double> min_over_ranks(std::span<const std::vector<double>> ranks) {

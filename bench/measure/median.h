@@ -19,6 +19,12 @@ double median(std::span<const double> samples);
 /// out[i] = max over ranks of ranks[r][i]: the time of a synchronous step. All ranks have equally many samples.
 std::vector<double> max_over_ranks(std::span<const std::vector<double>> ranks);
 
+/// out[i] = mean over ranks of ranks[r][i]: the time of a step that ends on all ranks together, because its reductions
+/// need every rank, and that begins where the previous step ended. What delays the end of step i on one rank makes this
+/// rank's step i longer and its step i + 1 shorter. The maximum over ranks would count the largest of these delays in
+/// every step; in the mean each of them cancels from one step to the next.
+std::vector<double> mean_over_ranks(std::span<const std::vector<double>> ranks);
+
 /// out[i] = min over ranks of ranks[r][i]. If the values are waits, the rank with the shortest wait arrived last and
 /// waited for communication only.
 std::vector<double> min_over_ranks(std::span<const std::vector<double>> ranks);

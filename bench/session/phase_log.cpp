@@ -22,8 +22,11 @@ void fold(RankSamples& pending, std::size_t count, RankSamples& into) {
 
 }  // namespace
 
-PhaseLog::PhaseLog(std::size_t ranks, int steps_per_sample)
-    : steps_per_sample_(static_cast<std::size_t>(steps_per_sample)), ranks_(ranks), unfinished_samples_(ranks) {
+PhaseLog::PhaseLog(std::size_t ranks, int steps_per_sample, bool coupled)
+    : steps_per_sample_(static_cast<std::size_t>(steps_per_sample)),
+      coupled_(coupled),
+      ranks_(ranks),
+      unfinished_samples_(ranks) {
   HVD_ASSERT(ranks > 0 && steps_per_sample > 0);
 }
 
@@ -35,11 +38,13 @@ void PhaseLog::add(const std::vector<Answer>& answers) {
   }
   while (unfinished_samples_[0].step.size() >= steps_per_sample_) {
     double slowest = 0;
+    double sum = 0;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       fold(unfinished_samples_[r], steps_per_sample_, ranks_[r]);
       slowest = std::max(slowest, ranks_[r].step.back());
+      sum += ranks_[r].step.back();
     }
-    slowest_.push_back(slowest);
+    step_times_.push_back(coupled_ ? sum / static_cast<double>(ranks_.size()) : slowest);
   }
 }
 
@@ -60,7 +65,7 @@ std::size_t PhaseLog::discard_first_samples() {
     for (RankSamples& rank : ranks_) {
       for (const StepSeries& series : kStepSeries) (rank.*series.of_rank).erase((rank.*series.of_rank).begin() + first);
     }
-    slowest_.erase(slowest_.begin() + first);
+    step_times_.erase(step_times_.begin() + first);
     --visits_[visit];
     ++discarded;
   }
@@ -80,8 +85,8 @@ std::vector<RankSamples> PhaseLog::visit(std::size_t index) const {
   return out;
 }
 
-std::vector<double> PhaseLog::slowest_of_visit(std::size_t index) const {
-  const auto begin = slowest_.begin() + static_cast<std::ptrdiff_t>(begin_of(index));
+std::vector<double> PhaseLog::step_times_of_visit(std::size_t index) const {
+  const auto begin = step_times_.begin() + static_cast<std::ptrdiff_t>(begin_of(index));
   return {begin, begin + static_cast<std::ptrdiff_t>(visits_.at(index))};
 }
 

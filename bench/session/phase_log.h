@@ -14,8 +14,10 @@ namespace hvd::bench {
 /// Collects the samples of one phase from all ranks, segment by segment.
 class PhaseLog {
  public:
-  /// `ranks` ranks take part in the phase. A sample is the mean of `steps_per_sample` consecutive steps.
-  PhaseLog(std::size_t ranks, int steps_per_sample);
+  /// `ranks` ranks take part in the phase. A sample is the mean of `steps_per_sample` consecutive steps. `coupled`: the
+  /// steps of a rank follow one another without a gap, by its GPU's clock, and reductions make them end on all ranks
+  /// together.
+  PhaseLog(std::size_t ranks, int steps_per_sample, bool coupled = false);
 
   /// Appends the samples of ranks 0 .. ranks-1. All ranks must have the same number of steps.
   void add(const std::vector<Answer>& answers);
@@ -30,18 +32,21 @@ class PhaseLog {
   [[nodiscard]] std::size_t visits() const { return visits_.size(); }
   /// Returns the samples of all ranks in one visit.
   [[nodiscard]] std::vector<RankSamples> visit(std::size_t index) const;
-  /// Returns slowest() for one visit.
-  [[nodiscard]] std::vector<double> slowest_of_visit(std::size_t index) const;
-  /// Returns the step time of each sample, the maximum over ranks.
-  [[nodiscard]] const std::vector<double>& slowest() const { return slowest_; }
+  /// Returns step_times() for one visit.
+  [[nodiscard]] std::vector<double> step_times_of_visit(std::size_t index) const;
+  /// Returns the step time of each sample: the maximum over ranks; if the ranks are coupled, the mean over ranks (see
+  /// mean_over_ranks()).
+  [[nodiscard]] const std::vector<double>& step_times() const { return step_times_; }
+  [[nodiscard]] bool coupled() const { return coupled_; }
 
  private:
   [[nodiscard]] std::size_t begin_of(std::size_t visit) const;
 
   std::size_t steps_per_sample_;
+  bool coupled_;
   std::vector<RankSamples> ranks_;               // [rank]
   std::vector<RankSamples> unfinished_samples_;  // [rank], steps that do not fill a sample yet
-  std::vector<double> slowest_;
+  std::vector<double> step_times_;
   std::vector<std::size_t> visits_;  // number of samples in each visit
 };
 

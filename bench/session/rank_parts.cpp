@@ -69,7 +69,7 @@ GpuDescription RankParts::device(int threads) {
     device = {
         {"processor", cpu.model}, {"processor.cores", std::to_string(cpu.cores)}, {"threads", std::to_string(threads)}};
   }
-  if (setup_.replay) device["replay"] = hex64(Hasher().text(models::to_text(*setup_.replay)).value());
+  if (setup_.replay) device["replay"] = setup_.replay_hash;
   return device;
 }
 

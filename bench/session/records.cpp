@@ -87,7 +87,9 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
     // have no layouts.
     add("compute.layouts", hex64(stored.hash()), false);
   }
-  if (run.unit != models::kImages) add("work.unit", run.unit, false);  // the fact replay tells it apart
+  // Runs of programs before 2026-11-29 lack this fact. Replays of any profile of one name had one fingerprint.
+  add("replay.profile", setup.replay_hash, true);
+  if (run.unit != models::kImages) add("work.unit", run.unit, false);  // the fact replay.profile tells it apart
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
   if (session.gpu != nullptr) {
@@ -161,7 +163,7 @@ void fill_samples(RunRecord& run, const PhaseLog& log) {
   for (std::size_t r = 0; r < run.ranks.size(); ++r) run.ranks[r].samples = log.ranks()[r];
   run.measured_steps = static_cast<std::int64_t>(log.samples()) * run.batches_per_iter;
   if (log.samples() == 0) return;
-  Bootstrap step = median_time(log.slowest(), {.confidence = run.confidence, .seed = run.seed});
+  Bootstrap step = median_time(log.step_times(), {.confidence = run.confidence, .seed = run.seed});
   run.step_seconds = step.estimate;
   run.step_replicates = std::move(step.replicates);
   run.images_per_second =

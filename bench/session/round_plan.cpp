@@ -84,7 +84,7 @@ void RoundPlan::end_of_round(std::int64_t samples_per_visit, const Logs& logs) {
   for (std::size_t i = 0; i < logs.size(); ++i) {
     phases.push_back({kPhases[i], {}});
     for (std::size_t visit = 0; visit < rounds_; ++visit) {
-      phases.back().visits.push_back(logs[i]->slowest_of_visit(visit));
+      phases.back().visits.push_back(logs[i]->step_times_of_visit(visit));
     }
   }
   verdict_ = judge_first_steps(phases, seed_);
@@ -105,7 +105,9 @@ std::string RoundPlan::first_steps() const {
 
 std::vector<Round> RoundPlan::measured(const Logs& logs) const {
   std::vector<Round> rounds;
-  for (std::size_t i = 0; i < rounds_; ++i) rounds.push_back({logs[0]->visit(i), logs[1]->visit(i), logs[2]->visit(i)});
+  for (std::size_t i = 0; i < rounds_; ++i) {
+    rounds.push_back({logs[0]->visit(i), logs[1]->visit(i), logs[2]->visit(i), logs[2]->coupled()});
+  }
   return rounds;
 }
 

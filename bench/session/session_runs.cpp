@@ -70,7 +70,7 @@ std::string LossWatch::caution() const {
 void PhaseRun::judge(std::uint64_t seed) {
   const std::size_t samples = log.samples();
   if (samples == 0 || (judged_at > 0 && samples < judged_at + 1 + judged_at / 20)) return;
-  half_width = relative_half_width(median_interval(log.slowest(), {.seed = seed}));
+  half_width = relative_half_width(median_interval(log.step_times(), {.seed = seed}));
   judged_at = samples;
 }
 
@@ -78,7 +78,9 @@ SessionRuns::SessionRuns(const SessionParts& session) : session_(session) {
   const Setup& setup = session.setup;
   for (const Phase phase : phases_of(setup)) {
     const std::size_t ranks = phase == Phase::kSolo ? 1 : static_cast<std::size_t>(session.trainer.engine().size());
-    phases_.emplace_back(phase, ranks, session.options.num_batches_per_iter);
+    // Without launching ahead, ranks begin a step at different times, so their steps have no common length.
+    const bool coupled = phase == Phase::kFull && session.facts.graphs && setup.gpu.schedule.ahead;
+    phases_.emplace_back(phase, ranks, session.options.num_batches_per_iter, coupled);
     // Only the phase that changes the weights has a loss: full, or none in a session without full. A replay has none.
     phases_.back().has_loss = !setup.replay && phase == setup.main_phase();
   }

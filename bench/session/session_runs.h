@@ -48,7 +48,9 @@ class LossWatch {
 
 /// One phase of the session with its record.
 struct PhaseRun {
-  PhaseRun(Phase which, std::size_t ranks, int steps_per_sample) : phase(which), log(ranks, steps_per_sample) {}
+  /// The last three are those of PhaseLog.
+  PhaseRun(Phase which, std::size_t ranks, int steps_per_sample, bool coupled)
+      : phase(which), log(ranks, steps_per_sample, coupled) {}
   /// Computes `half_width` again if there are enough new samples.
   void judge(std::uint64_t seed);
 

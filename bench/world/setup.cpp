@@ -7,10 +7,12 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/files.h"
+#include "engine/base/hash.h"
 
 namespace hvd::bench {
 namespace {
@@ -52,7 +54,9 @@ bool hands_over_at_once(const Setup& setup) {
 
 void take_replay(const Options& options, Setup& setup) {
   const std::string& file = options.replay_file;
-  setup.replay = read_replay(file);
+  RecordedStep recorded = read_replay(file);
+  setup.replay = std::move(recorded.profile);
+  setup.replay_hash = std::move(recorded.hash);
   const models::ReplayProfile& profile = *setup.replay;
   if (given(options, "--model")) refuse_mismatch(file, "--model", without_alias(options.model), profile.model);
   if (options.batch_size != 0) {
@@ -70,8 +74,9 @@ void take_replay(const Options& options, Setup& setup) {
   setup.model.batch_size = profile.units_per_step;
   setup.model.image_size = profile.image_size;
   std::string note = fmt::format(
-      "replay: nothing is computed; the times of a step are those of run {} on {}, only the communication is real",
-      profile.source_run, profile.device);
+      "replay: nothing is computed; the times of a step are those of run {} on {} (profile {}), only the communication "
+      "is real",
+      profile.source_run, profile.device, setup.replay_hash);
   if (options.replay_shrink > 1) {
     note += fmt::format(", with every gradient cut to 1/{} of its size", options.replay_shrink);
   }
@@ -231,7 +236,7 @@ double learning_rate_of_step(double one_rank, int ranks, std::uint64_t step, con
   return one_rank + share * (scaled - one_rank);
 }
 
-models::ReplayProfile read_replay(const std::string& path) {
+RecordedStep read_replay(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
@@ -239,7 +244,7 @@ models::ReplayProfile read_replay(const std::string& path) {
   }
   const std::optional<std::string> text = read_file(path);
   if (!text) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
-  return models::parse_replay(*text, path);
+  return {models::parse_replay(*text, path), hex64(Hasher().bytes(std::as_bytes(std::span(*text))).value())};
 }
 
 std::string_view Setup::device_name() const {

@@ -47,6 +47,7 @@ struct Setup : TrainingChoices {
   Patience startup_deadline = std::chrono::milliseconds(60000);  ///< limit of every wait until the first steps are done
   bool equal_batches = false;  ///< every rank trains on the batches that a world of one rank would have
   std::optional<models::ReplayProfile> replay;
+  std::string replay_hash;         ///< RecordedStep::hash of --replay; empty without it
   std::vector<std::string> notes;  ///< describe choices made for the user
 
   /// Type in which gradients are sent between nodes if gradients lie in host memory.
@@ -60,8 +61,14 @@ struct Setup : TrainingChoices {
   [[nodiscard]] std::string_view unit() const { return replay ? std::string_view(replay->unit) : models::kImages; }
 };
 
+/// A profile, and the hash of its file's bytes, 16 hexadecimal digits (scripts/hvdb/base/identity.py computes the
+/// same). Two recordings may have one name; the hash tells them apart.
+struct RecordedStep {
+  models::ReplayProfile profile;
+  std::string hash;
+};
 /// Reads a profile. Errors: io if the file cannot be read; invalid_argument for a malformed text.
-models::ReplayProfile read_replay(const std::string& path);
+RecordedStep read_replay(const std::string& path);
 
 /// Makes the setup of a run. If `gpus` is null, there are no GPUs. --device auto uses a GPU if possible; otherwise a
 /// note says why not. Errors: unsupported for a device, communication or type that this build, machine or processor

@@ -8,9 +8,7 @@
 #include "bench/measure/rank_comparison.h"
 #include "bench/store/build_info.h"
 #include "engine/base/error.h"
-#include "engine/base/hash.h"
 #include "engine/base/vector_level.h"
-#include "models/replay/replay.h"
 
 namespace hvd::bench {
 namespace {
@@ -265,18 +263,17 @@ void settle_validation(Options& options) {
 RunSettings settings_of(const Options& options, const Setup& setup) {
   // The first difference is named, so what decides about other settings comes first: a rank whose device differs
   // differs in its batch too. These are the program and what settle() decides from several options.
-  RunSettings settings{
-      {"the program", fmt::format("{} of commit {}", build_info().version, build_info().git_commit)},
-      {"--model", setup.model.model},
-      {"--device", setup.device == Device::kCuda ? "cuda" : std::string(setup.device_name())},
-      {"--batch-size", std::to_string(setup.model.batch_size)},
-      {"--image-size", std::to_string(setup.model.image_size)},
-      {"--replay", setup.replay ? "a profile of hash " + hex64(Hasher().text(to_text(*setup.replay)).value()) : "off"},
-      {"--dtype", setup.compute_name()},
-      {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
-      {"--allreduce-dtype", std::string(hvd::name(setup.allreduce))},
-      {"--schedule", std::string(hvd::name(setup.schedule))},
-      {"the command", setup.equal_batches ? "validate" : "train"}};
+  RunSettings settings{{"the program", fmt::format("{} of commit {}", build_info().version, build_info().git_commit)},
+                       {"--model", setup.model.model},
+                       {"--device", setup.device == Device::kCuda ? "cuda" : std::string(setup.device_name())},
+                       {"--batch-size", std::to_string(setup.model.batch_size)},
+                       {"--image-size", std::to_string(setup.model.image_size)},
+                       {"--replay", setup.replay ? "profile " + setup.replay_hash : "off"},
+                       {"--dtype", setup.compute_name()},
+                       {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
+                       {"--allreduce-dtype", std::string(hvd::name(setup.allreduce))},
+                       {"--schedule", std::string(hvd::name(setup.schedule))},
+                       {"the command", setup.equal_batches ? "validate" : "train"}};
   Options rows = options;
   training_table(rows).compare(settings, setup.device == Device::kCuda);
   settings.emplace_back("--bucket-mb given", setup.tuning.buckets_given ? "on" : "off");

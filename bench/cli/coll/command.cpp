@@ -162,7 +162,7 @@ void settle_sizes(coll::CollOptions& o, const OptionTable& table) {
   options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
   std::vector<core::GradientInfo> gradients;
   if (replayed) {
-    const models::ReplayProfile profile = read_replay(o.replay_file);
+    const models::ReplayProfile profile = read_replay(o.replay_file).profile;
     o.model = profile.model;
     gradients = coll::gradients_of(profile);
   } else {

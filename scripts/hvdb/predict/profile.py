@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdb.base import printable
+from hvdb.base import identity, printable
 from hvdb.base.errors import HvdbError
 from hvdb.base.record import Malformed
 
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES = identity.MAX_FILE_BYTES
 MAX_SECONDS = 86400.0
 LATE = 1.1  # a gradient may be ready this many times the end of backward: two clocks may have told the two times
 MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
@@ -30,11 +30,12 @@ MAX_LETTERS, MAX_FACTORS_LETTERS = 200, 1 << 16  # of a key and a value, and of 
 
 @dataclass(frozen=True)
 class Profile:
-    """The step of one rank alone. Times in seconds. gradients: their number. elements: of all of them
-    together; smallest, largest: of one."""
+    """The step of one rank alone. Times in seconds. hash: Run.replay of a run that replays it. gradients: their number.
+    elements: of all of them together; smallest, largest: of one."""
 
     file: Path
     sha256: str
+    hash: str
     model: str
     unit: str
     units_per_step: int
@@ -115,6 +116,7 @@ def read(file: Path) -> Profile:
         made = Profile(
             file=file,
             sha256=hashlib.sha256(content).hexdigest(),
+            hash=identity.of_content(content),
             model=header["model"],
             unit=header.get("unit", "images"),
             units_per_step=numbers[work],
@@ -142,7 +144,7 @@ COMPUTE_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp64")
 MAX_STEPS = 4096  # factors that a profile may have
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3
 MAX_NAME_LETTERS = 120
-MAX_MODEL_LETTERS = 64
+MAX_MODEL_LETTERS, MODEL_DIGITS = 64, 8
 MAX_TEXT_LETTERS = 150
 _OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9_.:/+-]+")
 _OUTSIDE_MODELS = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -181,8 +183,15 @@ def clean(name: str) -> str:
 
 
 def model_name(text: str) -> str:
-    """Returns the name of a network: letters, digits and `_.-`, of which the first is a letter or a digit."""
-    return _OUTSIDE_MODELS.sub("_", text).lstrip("_.-")[:MAX_MODEL_LETTERS] or "network"
+    """Returns the name of a network: letters, digits and `_.-`, of which the first is a letter or a digit.
+
+    A `text` that is no such name gets the beginning of its SHA-256, so that names that differ stay different.
+    """
+    plain = _OUTSIDE_MODELS.sub("_", text).lstrip("_.-")
+    if plain == text and len(text) <= MAX_MODEL_LETTERS:
+        return text or "network"
+    digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:MODEL_DIGITS]
+    return f"{plain[: MAX_MODEL_LETTERS - MODEL_DIGITS - 1] or 'network'}-{digits}"
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

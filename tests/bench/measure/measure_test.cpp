@@ -27,6 +27,7 @@ TEST(MaxOverRanks, SampleBySample) {
   const std::vector<Series> ranks{{1, 5, 2}, {3, 4, 2}};
   EXPECT_EQ(max_over_ranks(ranks), (Series{3, 5, 2}));
   EXPECT_EQ(min_over_ranks(ranks), (Series{1, 4, 2}));
+  EXPECT_EQ(mean_over_ranks(ranks), (Series{2, 4.5, 2}));
   EXPECT_TRUE(max_over_ranks({}).empty());
 }
 
@@ -318,6 +319,15 @@ TEST(Decomposition, ByHand) {
   EXPECT_NEAR(sum, 1, 1e-12);
   EXPECT_NEAR(analysis.efficiency.value, 10.0 / 12.0, 1e-12);
   EXPECT_NEAR(analysis.against_independent.value, (2 / 12.0) / (1 / 10.6 + 1 / 11.0), 1e-12);
+}
+
+TEST(Decomposition, TheStepOfCoupledRanksIsTheirMean) {
+  Round round = round_by_hand(4);
+  for (double& step : round.full[0].step) step = 11.5;
+  for (double& step : round.full[1].step) step = 12.5;
+  EXPECT_NEAR(analyse_efficiency(std::vector<Round>(3, round)).efficiency.value, 10 / 12.5, 1e-12);
+  round.coupled = true;
+  EXPECT_NEAR(analyse_efficiency(std::vector<Round>(3, round)).efficiency.value, 10 / 12.0, 1e-12);
 }
 
 // A slow spell that covers whole rounds cancels in each ratio. A spell that covers a single visit does not move the

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
+#include "bench/measure/median.h"
+#include "bench/measure/resample.h"
 #include "bench/session/message.h"
 #include "bench/session/phase_log.h"
 #include "bench/session/round_plan.h"
@@ -26,7 +29,7 @@ TEST(PhaseLog, SamplesAreMeansOfStepsAndTheSlowestRankCounts) {
   ASSERT_EQ(log.samples(), 2U);
   EXPECT_EQ(log.ranks()[0].step, (std::vector<double>{2, 6}));
   EXPECT_EQ(log.ranks()[1].loss, (std::vector<double>{1, 7}));
-  EXPECT_EQ(log.slowest(), (std::vector<double>{2, 7}));
+  EXPECT_EQ(log.step_times(), (std::vector<double>{2, 7}));
 }
 
 TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
@@ -38,13 +41,46 @@ TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
   log.add(answers({{6, 7}, {8, 9}}));
   log.end_of_visit();
   ASSERT_EQ(log.visits(), 3U);
-  EXPECT_EQ(log.slowest_of_visit(2), (std::vector<double>{8, 9}));
+  EXPECT_EQ(log.step_times_of_visit(2), (std::vector<double>{8, 9}));
   EXPECT_EQ(log.visit(2)[0].update, (std::vector<double>{6, 7}));
   EXPECT_EQ(log.discard_first_samples(), 2U) << "the second visit has no other";
   EXPECT_EQ(log.ranks()[0].loss, (std::vector<double>{2, 4, 7}));
-  EXPECT_EQ(log.slowest(), (std::vector<double>{2, 5, 9}));
-  EXPECT_EQ(log.slowest_of_visit(2), (std::vector<double>{9}));
+  EXPECT_EQ(log.step_times(), (std::vector<double>{2, 5, 9}));
+  EXPECT_EQ(log.step_times_of_visit(2), (std::vector<double>{9}));
   EXPECT_EQ(log.visit(0)[1].step, (std::vector<double>{1}));
+}
+
+// Rank 0 notices the end of the first step 0.3 s late, for which rank 1 waits in the second: 2.3 s in all.
+TEST(PhaseLog, WhatDelaysAnEndOfCoupledRanksCountsOnce) {
+  PhaseLog log(2, 1, true);
+  log.add(answers({{1.3, 1}, {1, 1.3}}));
+  EXPECT_DOUBLE_EQ(log.step_times()[0] + log.step_times()[1], 2.3);
+}
+
+// All ranks end a step together, each with a delay of its own of some 20 us (the sum of twelve uniform numbers has the
+// variance 1). Steps of 45 ms would be 86 us too long on 512 ranks if the slowest rank counted: a normal variable of
+// sqrt(2) 20 us has a maximum of 3.04 standard deviations in 512 draws.
+TEST(PhaseLog, DelaysOfTheEndsAreNoTimeOfCoupledRanks) {
+  for (const std::size_t ranks : {8U, 512U}) {
+    constexpr std::size_t kSteps = 200;
+    Draws draws(1, ranks);
+    std::vector<std::vector<double>> steps(ranks);
+    for (std::vector<double>& rank : steps) {
+      double before = 0;
+      for (std::size_t step = 0; step < kSteps; ++step) {
+        double sum = -6;
+        for (int i = 0; i < 12; ++i) sum += 1e-6 * static_cast<double>(draws.below(1'000'000));
+        rank.push_back(45e-3 + 20e-6 * (sum - before));
+        before = sum;
+      }
+    }
+    PhaseLog coupled(ranks, 1, true);
+    PhaseLog others(ranks, 1);
+    coupled.add(answers(steps));
+    others.add(answers(steps));
+    EXPECT_NEAR(median(coupled.step_times()), 45e-3, 5e-6) << ranks << " ranks";
+    EXPECT_GT(median(others.step_times()), 45e-3 + (ranks == 8 ? 30e-6 : 75e-6)) << ranks << " ranks";
+  }
 }
 
 /// The logs of three phases and the plan of their rounds. The first step of each visit takes `first` seconds, and every
@@ -135,7 +171,7 @@ TEST(PhaseLog, AVisitsUnfinishedSampleIsDropped) {
   log.add(answers({{1, 1, 9}}));
   log.end_of_visit();
   log.add(answers({{2, 4}}));
-  EXPECT_EQ(log.slowest(), (std::vector<double>{1, 3}));
+  EXPECT_EQ(log.step_times(), (std::vector<double>{1, 3}));
 }
 
 }  // namespace

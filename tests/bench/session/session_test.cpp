@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <span>
 #include <sstream>
+#include <string>
 #include <thread>
 
 #include "bench/session/message.h"
 #include "bench/session/notes.h"
+#include "bench/store/provenance.h"
 #include "engine/base/error.h"
+#include "engine/base/hash.h"
 #include "models/replay/replay.h"
 #include "tests/bench/session/session_fixture.h"
 
@@ -68,6 +72,21 @@ TEST_F(SessionTest, OneCompleteRecord) {
   EXPECT_FALSE(any_contains(result.notes, "memory per rank"));
   EXPECT_TRUE(any_contains(explanations(result.runs.back()), "memory per rank"));
   EXPECT_TRUE(any_contains(explanations(result.runs.back()), "exposed communication"));
+}
+
+TEST_F(SessionTest, TwoRecordingsOfOneNameHaveUnlikeFingerprints) {
+  const RunRecord first = run(replay_options(2)).runs.at(0);
+  models::ReplayProfile longer = profile();
+  longer.update_seconds *= 2;
+  const std::string text = models::to_text(longer);
+  std::ofstream(folder_ / "profile") << text;
+  RunRecord second = run(replay_options(2)).runs.at(0);
+  EXPECT_TRUE(second.provenance.at("replay.profile").in_fingerprint);
+  EXPECT_EQ(second.provenance.at("replay.profile").value,
+            hex64(Hasher().bytes(std::as_bytes(std::span(text))).value()));
+  EXPECT_NE(fingerprint(first), fingerprint(second));
+  second.provenance["replay.profile"] = first.provenance.at("replay.profile");
+  EXPECT_EQ(fingerprint(first), fingerprint(second)) << "nothing else tells them apart";
 }
 
 TEST_F(SessionTest, AShrunkReplaySaysSoInTheRecord) {

@@ -75,14 +75,18 @@ class TextTest(unittest.TestCase):
             self.assertRegex(name, r"\A[A-Za-z0-9_.:/+-]{1,124}\Z")
         self.assertEqual(names[0], "a_b")
         self.assertEqual(profile.unique_names(["a:2", "a", "a"]), ["a:2", "a", "a:3"])
-        for given, made in (
-            ("../x y", "x_y"),
-            ("", "network"),
-            ("g\npt", "g_pt"),
-            ("é", "network"),
-            ("a" * 99, "a" * 64),
-        ):
-            self.assertEqual(profile.model_name(given), made)
+
+    def test_names_of_networks_that_differ_stay_different(self) -> None:
+        plain = ["gpt2", "Llama-3.2_1B", "a" * 64]
+        self.assertEqual(list(map(profile.model_name, plain)), plain)
+        others = {"模型一": "network", "模型二": "network", "Größe": "Gr_e", "Gröse": "Gr_se", "my net": "my_net"}
+        others |= {"my/net": "my_net", "../x y": "x_y", "g\npt": "g_pt", "\udcff": "network"}
+        others |= {"a" * 99: "a" * 55, "a" * 98: "a" * 55}
+        names = {given: profile.model_name(given) for given in others}
+        self.assertEqual(len(set(names.values())), len(others), names)
+        for given, name in names.items():
+            self.assertRegex(name, rf"\A{others[given]}-[0-9a-f]{{8}}\Z")
+            self.assertLessEqual(len(name), profile.MAX_MODEL_LETTERS)
 
     def test_what_no_reader_takes_is_refused_in_one_line(self) -> None:
         def made(
@@ -126,7 +130,7 @@ class ReadersTest(FolderTest):
 
     def test_hvdb_reads_it(self) -> None:
         read = profile.read(self.file)
-        self.assertEqual((read.model, read.unit, read.units_per_step), ("my_net", "sequences", 8))
+        self.assertEqual((read.model, read.unit, read.units_per_step), ("my_net-b973a0eb", "sequences", 8))
         self.assertEqual((read.compute_type, read.gradients, read.elements), ("bf16", 11, 66))
         self.assertTrue(read.source_run.startswith("none "))
         self.assertAlmostEqual(read.backward_end, 2.45e-3)
