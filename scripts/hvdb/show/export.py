@@ -23,7 +23,8 @@ FORMAT_VERSION = 1
 _COLUMNS = (
     *("started_utc", "finished_utc", "status", "status_reason", "origin", "phase", "model", "batch_size", "image_size"),
     *("device", "compute_type", "allreduce_type", "schedule", "comm", "data_plane", "nodes", "threads"),
-    *("measured_steps", "stop_reason", "step_seconds", "step_seconds_low", "step_seconds_high", "confidence"),
+    *("measured_steps", "batches_per_iter", "stop_reason"),
+    *("step_seconds", "step_seconds_low", "step_seconds_high", "confidence"),
     *("final_loss", "checks", "fingerprint"),
 )
 # The values of a JSON line that say which cell a run belongs to.
