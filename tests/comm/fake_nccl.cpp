@@ -90,6 +90,7 @@ Result FakeNccl::unique_id(UniqueId& id) {
 }
 
 Result FakeNccl::init_rank(Comm& comm, const UniqueId& id, const CommConfig& config) {
+  require_current("init_rank");
   std::uint64_t number = 0;
   std::memcpy(&number, id.data(), sizeof number);
   auto member = std::make_unique<Member>();
@@ -192,7 +193,7 @@ Result FakeNccl::comm_abort(Comm comm) {
   if (member == nullptr) return failed(kInvalidUsage);
   hub_.note("abort " + std::to_string(member->rank));
   hub_.aborting_.fetch_add(1);
-  *member->aborted = true;  // kernels on the GPU stop at once
+  if (options_.abort_stops_kernels) *member->aborted = true;  // kernels on the GPU stop at once
   member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
   const auto stays = [&] { return options_.abort_may_return != nullptr && !*options_.abort_may_return; };
   while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
@@ -207,7 +208,12 @@ Result FakeNccl::comm_abort(Comm comm) {
   return kDone;
 }
 
+void FakeNccl::require_current(const char* call) {
+  if (!gpu_.is_current()) hub_.world().report(std::string(call) + ": the thread's current GPU is another");
+}
+
 Result FakeNccl::take(Comm comm, const Call& call) {
+  require_current(name_of(call.kind));
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   const Inside inside(*this, *member);
@@ -260,6 +266,7 @@ Result FakeNccl::end_group() {
 }
 
 Result FakeNccl::allocate(std::size_t bytes, void*& data) {
+  require_current("allocate");
   gpu::DeviceMemory memory = gpu_.allocate(bytes, "NCCL");
   data = memory->bytes.data();
   const MutexLock lock(mutex_);
@@ -275,6 +282,7 @@ Result FakeNccl::free(void* data) {
 
 Result FakeNccl::comm_register(Comm comm, std::span<std::byte> memory, Registration& registration) {
   if (options_.fail_register_code != 0) return failed(options_.fail_register_code);
+  if (options_.gives_no_handle) return kDone;
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   const Inside inside(*this, *member);

@@ -35,10 +35,12 @@ struct FakeNcclOptions {
   int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call ends
   int turns_of_call = 0;      ///< how many turns of the world the host takes to call a collective
   bool fail_unique_id = false;
-  int fail_register_code = 0;  ///< if not 0, comm_register() fails with this code
-  int wrong_sums = 0;          ///< how many reductions, from the first on, give a wrong result
+  int fail_register_code = 0;    ///< if not 0, comm_register() fails with this code
+  bool gives_no_handle = false;  ///< comm_register() is done, but its handle is null
+  int wrong_sums = 0;            ///< how many reductions, from the first on, give a wrong result
   /// comm_abort() waits until no graph holds the communicator and this flag is set. null: it waits only for graphs.
   std::shared_ptr<std::atomic<bool>> abort_may_return = {};
+  bool abort_stops_kernels = true;  ///< false: a kernel of this rank that waits for a peer waits for ever
   /// destroy() calls this function before the peers see that this rank has closed the communicator. null: does nothing.
   std::function<void()> before_closing = {};
   /// The owner calls this function inside every call of a communicator. null: does nothing.
@@ -145,6 +147,8 @@ class FakeNccl final : public comm::nccl::Api {
   static const char* name_of(Kind kind);
   /// Performs an operation for all ranks at once. Call when all ranks have reached the operation.
   static void perform(Kind kind, const std::vector<Arguments>& parts, bool wrong);
+  /// NCCL uses the calling thread's current GPU. Reports a call on another GPU.
+  void require_current(const char* call);
   Result take(Comm comm, const Call& call);
   Member* find(Comm comm);
   /// Enqueues the calls of a group, or one call outside a group. Collectives run one after another, messages side by

@@ -68,7 +68,7 @@ struct FakeNccl::Member {
   std::map<std::pair<bool, int>, std::uint64_t> captured_ends;  // [sent, peer] number of captured messages
   int registrations = 0;
   std::weak_ptr<int> caller HVD_GUARDED_BY(mutex);  // expires when the thread of the last call ends
-  std::atomic<int> inside{0};  // number of the owner's calls that have not returned
+  std::atomic<int> inside{0};                       // number of the owner's calls that have not returned
 };
 
 /// Exists while the owner is inside a call.

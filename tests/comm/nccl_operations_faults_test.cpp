@@ -162,6 +162,7 @@ TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
       const comm::Bytes told = rank.host->control().broadcast(id, 0, soon());
       std::copy(told.begin(), told.end(), id.begin());
       comm::nccl::Comm comm;
+      rank.gpu.make_current();
       static_cast<void>(rank.nccl->init_rank(comm, id, {.rank = rank.rank, .size = 2}));
       const auto settle = [&] {
         while (rank.nccl->state(comm).status == comm::nccl::Status::kInProgress) std::this_thread::sleep_for(1ms);

@@ -244,6 +244,18 @@ TEST(FakeNccl, NoticesACommunicatorThatGoesBeforeItsGraph) {
   EXPECT_EQ(outcome.violations, std::vector<std::string>(2, "a communicator was destroyed before its graphs"));
 }
 
+TEST(FakeNccl, NoticesACallOfAThreadThatUsesAnotherGpu) {
+  const GpuOutcome outcome = on_gpu_ranks(1, {}, [](GpuRank& rank) {
+    for (int call = 0; call < 2; ++call) {
+      void* data = nullptr;
+      (void)rank.nccl->allocate(64, data);
+      (void)rank.nccl->free(data);
+      rank.gpu.make_current();
+    }
+  });
+  EXPECT_EQ(outcome.violations, std::vector<std::string>{"allocate: the thread's current GPU is another"});
+}
+
 TEST(Nccl, NoLibraryIsNeededForOneRank) {
   FakeWorld world(1);
   FakeRuntime gpu(world, 0);

@@ -102,18 +102,20 @@ void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {
 void FakeRuntime::launch(gpu::GraphView graph, gpu::StreamView stream) {
   if (on_launch) on_launch();
   tell({.what = "launch", .stream = stream.native, .object = graph.native});
+  await_room();
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   FakeGraph& launched = find(graph);
   if (its.recording) refuse("a graph is launched into a captured stream");
   std::vector<OpRef> before = std::move(its.tail);
   if (launched.last) before.push_back(launched.last);
-  const OpRef begin = world_.enqueue(id_, its.line, nullptr, std::move(before));
+  const OpRef begin = world_.enqueue(id_, its.line, nullptr, std::move(before), 0);
   std::vector<OpRef> ops, all{begin};
   for (const Recording::Node& node : launched.nodes) {
     std::vector<OpRef> waits_for{begin};
     for (const std::size_t earlier : node.waits_for) waits_for.push_back(ops[earlier]);
-    ops.push_back(world_.enqueue(id_, launched.line_of[node.line], node.work, std::move(waits_for)));
+    ops.push_back(
+        world_.enqueue(id_, launched.line_of[node.line], node.work, std::move(waits_for), FakeWorld::kGraphNode));
     if (node.outside != nullptr) node.outside->op = ops.back();
     all.push_back(ops.back());
   }

@@ -34,7 +34,7 @@ std::shared_ptr<std::byte> address_space(std::size_t bytes) {
 }  // namespace
 
 FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options)
-    : world_(world), id_(world.add_device()), dry_(options.dry) {
+    : world_(world), id_(world.add_device()), dry_(options.dry), launch_queue_(options.launch_queue) {
   device_.index = index;
   device_.name = options.name;
   device_.uuid = options.uuid.empty() ? "GPU-fake-" + std::to_string(id_) : std::move(options.uuid);
@@ -123,16 +123,24 @@ gpu::DeviceMemory FakeRuntime::allocate(std::size_t bytes, std::string_view what
 gpu::PinnedMemory FakeRuntime::allocate_pinned(std::size_t bytes, std::string_view what) {
   return {*this, gpu::PinnedBlock{make_block(bytes, false, what)}};
 }
-// cudaFree() waits for all work of the GPU, also for work that does not use the memory.
-void FakeRuntime::destroy(const gpu::DeviceBlock& block) noexcept {
-  if (free_block(block.bytes)) return;  // this mistake is already reported
-  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-  for (std::string work; !(work = world_.work_of(id_)).empty();) {
-    if (deadline.passed()) return world_.report("freeing memory waits for '" + work + "' for ever");
+void FakeRuntime::wait_on_host(const std::function<bool()>& done, const std::string& call) {
+  for (const Deadline deadline = Deadline::after(std::chrono::seconds(5)); !done();) {
+    if (deadline.passed()) return world_.report(call + " waits for '" + world_.work_of(id_) + "' for ever");
     if (!world_.advance()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
-void FakeRuntime::destroy(const gpu::PinnedBlock& block) noexcept { static_cast<void>(free_block(block.bytes)); }
+// cudaFree() and cudaFreeHost() wait for all work of the GPU, also for work that does not use the memory.
+void FakeRuntime::destroy(const gpu::DeviceBlock& block) noexcept {
+  if (free_block(block.bytes)) return;  // this mistake is already reported
+  wait_on_host([this] { return world_.work_of(id_).empty(); }, "freeing memory");
+}
+void FakeRuntime::destroy(const gpu::PinnedBlock& block) noexcept {
+  if (free_block(block.bytes)) return;
+  wait_on_host([this] { return world_.work_of(id_).empty(); }, "freeing pinned memory");
+}
+void FakeRuntime::await_room() {
+  wait_on_host([this] { return world_.queued(id_) < launch_queue_ * FakeWorld::kCall; }, "a launch");
+}
 
 void FakeRuntime::require_known(Range range, const char* call) {
   auto block = blocks_.upper_bound(range.data());
@@ -216,6 +224,7 @@ void FakeRuntime::enqueue_locked(FakeStream& stream, Work work, FakeEvent* outsi
 
 void FakeRuntime::enqueue(gpu::StreamView stream, Work work) {
   if (on_call) tell({.what = work.label, .stream = stream.native, .reads = work.reads, .writes = work.writes});
+  await_room();
   const MutexLock lock(mutex_);
   for (const auto* ranges : {&work.reads, &work.writes}) {
     for (const Range range : *ranges) require_known(range, work.label.c_str());
@@ -283,6 +292,7 @@ void FakeRuntime::record(gpu::EventView event, gpu::StreamView stream) {
 }
 
 void FakeRuntime::record_outside(gpu::EventView event, gpu::StreamView stream) {
+  await_room();
   const MutexLock lock(mutex_);
   tell({.what = find(stream).recording ? "record outside" : "record", .stream = stream.native, .object = event.native});
   FakeEvent& recorded = find(event);

@@ -1,6 +1,7 @@
 // A gpu::GpuRuntime that needs no GPU: its streams, events and graphs use a FakeWorld. To find mistakes it is stricter
 // than CUDA. Addresses must lie in memory of this GPU, a stream must belong to this GPU, and an event must have been
-// recorded before a capture waits for the event.
+// recorded before a capture waits for the event. As in CUDA, freeing memory of the GPU or pinned memory waits for all
+// work of the GPU, a full launch queue makes the host wait, and each thread has a current GPU.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,9 @@ struct FakeOptions {
   /// If true, a block of memory takes no space until it is written, and copies and fills do nothing. Used for call logs
   /// of steps that do not fit into this host's memory.
   bool dry = false;
+  /// Number of pending calls (work, events, launches of graphs) at which the next call waits. CUDA does not document
+  /// its limit; about 1024 is seen.
+  std::size_t launch_queue = 1024;
 };
 
 /// A call that changes something on the GPU, or a call of finished() that returned true.
@@ -67,7 +71,9 @@ class FakeRuntime final : public gpu::GpuRuntime {
 
   [[nodiscard]] const gpu::Device& device() const noexcept override { return device_; }
   [[nodiscard]] gpu::MemoryState memory() override;
-  void make_current() override {}
+  void make_current() override { current() = this; }
+  /// Returns true if this GPU is the calling thread's current one. NCCL's calls need this.
+  [[nodiscard]] bool is_current() const { return current() == this; }
   [[nodiscard]] gpu::DeviceMemory allocate(std::size_t bytes, std::string_view what) override;
   [[nodiscard]] gpu::PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) override;
   [[nodiscard]] gpu::Stream make_stream(gpu::Priority priority) override;
@@ -108,6 +114,14 @@ class FakeRuntime final : public gpu::GpuRuntime {
     bool device = false;
   };
 
+  static const FakeRuntime*& current() {
+    static thread_local const FakeRuntime* gpu = nullptr;
+    return gpu;
+  }
+  /// Waits until `done` returns true, as the host does in a call of CUDA that waits for the GPU.
+  void wait_on_host(const std::function<bool()>& done, const std::string& call);
+  /// Waits while the launch queue is full.
+  void await_room();
   void tell(FakeCall call) const {
     if (on_call) on_call(call);
   }
@@ -128,6 +142,7 @@ class FakeRuntime final : public gpu::GpuRuntime {
   FakeWorld& world_;
   const std::size_t id_;
   const bool dry_;
+  const std::size_t launch_queue_;
   gpu::Device device_;
   Mutex mutex_;
   std::size_t used_ HVD_GUARDED_BY(mutex_) = 0;

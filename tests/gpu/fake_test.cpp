@@ -101,6 +101,38 @@ TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
   }
 }
 
+TEST(FakeGpu, FreeingPinnedMemoryWaitsForAllWork) {
+  OneGpu fixture;
+  auto pinned = fixture.gpu.allocate_pinned(sizeof(int), "staging");
+  bool ran = false;
+  fixture.gpu.kernel(fixture.first, "other work", {}, {}, [&] { ran = true; });
+  pinned.reset();
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(fixture.world.violations(), std::vector<std::string>{});
+}
+
+TEST(FakeGpu, AFullLaunchQueueMakesTheHostWait) {
+  FakeWorld world(1);
+  FakeOptions options;
+  options.launch_queue = 4;
+  FakeRuntime gpu(world, 0, options);
+  const gpu::Stream stream = gpu.make_stream(gpu::Priority::kNormal);
+  int ran = 0;
+  const auto launch = [&] { gpu.kernel(stream, "work", {}, {}, [&] { ++ran; }); };
+  for (int i = 0; i < 10; ++i) launch();
+  EXPECT_GE(ran, 6);
+  EXPECT_TRUE(world.violations().empty());
+  gpu.drain(stream);
+  {
+    const gpu::Hold hold(gpu, stream);
+    for (int i = 0; i < 3; ++i) launch();
+    EXPECT_TRUE(world.violations().empty());
+    launch();
+  }
+  EXPECT_EQ(world.violations(), std::vector<std::string>{"a launch waits for 'hold' for ever"});
+  gpu.drain(stream);
+}
+
 TEST(FakeGpu, AMissingJoinIsRefused) {
   OneGpu fixture;
   expect_error(Errc::kInvalidArgument, "without a join: nothing waits for 'add'",

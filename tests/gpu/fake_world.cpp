@@ -63,12 +63,14 @@ std::size_t FakeWorld::add_line() {
 }
 
 OpRef FakeWorld::enqueue(std::size_t device, std::size_t line, std::shared_ptr<const Work> work,
-                         std::vector<OpRef> waits_for) {
+                         std::vector<OpRef> waits_for, std::size_t queue_share) {
   const MutexLock lock(mutex_);
   auto op = std::make_shared<Op>();
   op->work = std::move(work);
   op->device = device;
   op->line = line;
+  op->queue_share = queue_share;
+  devices_[device].queued += queue_share;
   op->clock = devices_[device].seen;
   for (const OpRef& before : waits_for) merge(op->clock, before->clock);
   op->clock.resize(std::max(op->clock.size(), line + 1));
@@ -145,6 +147,7 @@ void FakeWorld::run(const OpRef& op) {
   }
   op->done = true;
   op->done_at = turn_;
+  devices_[op->device].queued -= op->queue_share;
   op->waits_for.clear();
   op->poll = nullptr;
   pending_.erase(std::find(pending_.begin(), pending_.end(), op));
@@ -185,6 +188,11 @@ std::string FakeWorld::work_of(std::size_t device) {
   const auto found =
       std::find_if(pending_.begin(), pending_.end(), [&](const OpRef& op) { return op->device == device && op->work; });
   return found == pending_.end() ? std::string() : (*found)->work->label;
+}
+
+std::size_t FakeWorld::queued(std::size_t device) {
+  const MutexLock lock(mutex_);
+  return devices_[device].broken.empty() ? devices_[device].queued : 0;
 }
 
 void FakeWorld::forget(Range memory) {

@@ -46,6 +46,7 @@ struct Op {
   VectorClock clock;     // the clock when the op ends
   std::vector<std::shared_ptr<Op>> waits_for;
   Work::Poll poll;
+  std::size_t queue_share = 0;
   bool started = false;
   bool done = false;
   std::uint64_t done_at = 0;  // number of the turn of the world in which the op ended
@@ -54,6 +55,9 @@ using OpRef = std::shared_ptr<Op>;
 
 class FakeWorld {
  public:
+  /// Shares of a launch queue. How much of CUDA's queue a node of a graph takes is not documented.
+  static constexpr std::size_t kCall = 64, kGraphNode = 1;
+
   explicit FakeWorld(std::uint64_t seed) : state_(seed * 2 + 1) {}
 
   /// Returns mistakes that a real GPU might not show, such as races and memory freed while in use. One line for each
@@ -67,7 +71,11 @@ class FakeWorld {
   std::size_t add_device();
   std::size_t add_line();
   /// Adds a piece of work. The work waits for `waits_for` and for all work that the host of `device` has seen finish.
-  OpRef enqueue(std::size_t device, std::size_t line, std::shared_ptr<const Work> work, std::vector<OpRef> waits_for);
+  /// `queue_share` is its part of the device's launch queue.
+  OpRef enqueue(std::size_t device, std::size_t line, std::shared_ptr<const Work> work, std::vector<OpRef> waits_for,
+                std::size_t queue_share = kCall);
+  /// Returns the sum of the queue shares of the device's unfinished work. A device that failed has no work.
+  [[nodiscard]] std::size_t queued(std::size_t device);
   /// Takes a few turns and then returns true if `op` is over. Errors: backend if work of `device` failed.
   bool finished(std::size_t device, const OpRef& op);
   [[nodiscard]] std::uint64_t done_at(const OpRef& op);
@@ -91,6 +99,7 @@ class FakeWorld {
   struct Device {
     VectorClock seen;  // the work that the device's host has seen finish
     std::string broken;
+    std::size_t queued = 0;
   };
 
   std::uint64_t random() HVD_REQUIRES(mutex_);
