@@ -71,6 +71,8 @@ class Owned {
   operator View() const noexcept { return view_; }  // NOLINT(google-explicit-constructor): a view borrows
   const View* operator->() const noexcept { return &view_; }
   void reset() noexcept;
+  /// Gives up ownership: nobody destroys the object.
+  void release() noexcept { runtime_ = nullptr; }
 
  private:
   GpuRuntime* runtime_ = nullptr;

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <latch>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +20,19 @@ namespace {
 using namespace std::chrono_literals;
 
 Deadline soon() { return Deadline::after(kNever); }
+
+/// Waits until a peer has told this rank that it gives up. Returns the peer's reason, or "" if none comes.
+std::string told_to(
+    comm::ControlPlane& control, const std::function<void()>& meanwhile = [] {}) {
+  for (const Deadline deadline = soon(); !deadline.passed(); std::this_thread::sleep_for(1ms)) {
+    meanwhile();
+    control.answer_roll_call("waiting elsewhere");
+    if (const std::string reason = error_of([&] { return control.throw_if_aborted(), 0; }); !reason.empty()) {
+      return reason;
+    }
+  }
+  return {};
+}
 
 /// Takes part in start-up until the id is broadcast, but never joins NCCL's communicator.
 void take_part_until_init(GpuRank& rank) {
@@ -58,6 +73,68 @@ TEST(NcclFaults, ARankThatDiesWhileNcclStartsIsNoticedLongBeforeTheDeadline) {
   });
   EXPECT_LT(Clock::now() - begin, kAtOnce);
   expect_contains(outcome.errors[0], "peer_lost: rank 1 (host node0) is lost: its process ");
+}
+
+// A rank on another node notices nothing by itself: it waits for this rank, whose process runs.
+TEST(NcclFaults, ALossThatNcclReportsWhileItStartsIsToldToTheOtherNodes) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {.ranks_per_node = 1, .deadline = kNever}, [&](GpuRank& rank) {
+    if (rank.rank == 0) {
+      (void)rank.connect();
+      return;
+    }
+    take_part_until_init(rank);
+    expect_contains(told_to(rank.host->control(), [&] { rank.hub.lose_a_rank(); }),
+                    "rank 0 (host node0, GPU 0 (fake)): ncclCommInitRankConfig of 2 ranks: remote process exited");
+  });
+  expect_contains(outcome.errors[0], "; a peer is lost or gave up");
+}
+
+TEST(NcclFaults, ALossNoticedWhileGpusAreComparedIsToldToThePeers) {
+  KillableWorld world(3);
+  const GpuOutcome outcome = on_gpu_ranks(3, {.world = &world, .deadline = kNever}, [&](GpuRank& rank) {
+    if (rank.rank == 0) (void)rank.connect();
+    if (rank.rank == 1) world.kill(1);
+    if (rank.rank == 2) expect_contains(told_to(rank.host->control()), "rank 1 (host node0) is lost");
+  });
+  expect_contains(outcome.errors[0], "peer_lost: rank 1 (host node0) is lost: its process ");
+}
+
+TEST(NcclFaults, AGpuThatFailsBetweenTheChecksAndNcclsStartIsToldToThePeers) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {.deadline = kNever}, [](GpuRank& rank) {
+    if (rank.rank == 1) {
+      take_part_until_init(rank);
+      return;
+    }
+    rank.gpu.on_call = [](const FakeCall& call) {
+      if (call.what.starts_with("make stream")) throw Error(Errc::kBackend, "GPU 0 has fallen off the bus");
+    };
+    (void)rank.connect();
+  });
+  EXPECT_EQ(outcome.errors[1], "peer_lost: GPU 0 has fallen off the bus") << outcome.text();
+}
+
+// Freeing memory waits for all work of the GPU, and NCCL's kernel waits for a peer that never comes.
+TEST(NcclFaults, MemoryOfATrialThatNobodyCanEndIsLeft) {
+  FakeNcclOptions stuck;
+  stuck.abort_stops_kernels = false;
+  stuck.abort_may_return = std::make_shared<std::atomic<bool>>(false);
+  const GpuOutcome outcome =
+      on_gpu_ranks(2, {.nccl = {stuck}, .ranks_per_node = 1, .deadline = 300ms}, [&](GpuRank& rank) {
+        if (rank.rank == 0) {
+          (void)rank.connect();
+          return;
+        }
+        take_part_until_init(rank);
+        comm::nccl::Comm comm;
+        rank.gpu.make_current();
+        (void)rank.nccl->init_rank(comm, {std::byte{1}}, {.rank = 1, .size = 2});
+        (void)told_to(rank.host->control());
+        (void)rank.nccl->comm_abort(comm);
+      });
+  expect_contains(outcome.errors[0], "timeout: GPU 0 (fake): rank 0 (host node0, GPU 0 (fake)): the trial reduction");
+  for (const std::string& violation : outcome.violations) {
+    EXPECT_EQ(violation.find("memory"), std::string::npos) << violation;
+  }
 }
 
 // NCCL does not show the loss of a rank on the same host: the reduction just never ends.

@@ -153,6 +153,16 @@ TEST(Nccl, WithoutRegistrationPlainMemoryDoes) {
   });
 }
 
+TEST(Nccl, ARegistrationWithoutAHandleIsNone) {
+  const FakeNcclOptions off{.gives_no_handle = true};
+  on_connected_ranks(2, {.nccl = {off, off}}, [](GpuRank&, comm::DeviceCommunicator& communicator) {
+    const auto memory = communicator.device().allocate(100, soon());
+    EXPECT_EQ(communicator.data().description(),
+              "nccl 2.28.9, memory not registered (ncclCommRegister gave no handle, as with NCCL_LOCAL_REGISTER=0)");
+    EXPECT_FALSE(communicator.device().registers_memory());
+  });
+}
+
 TEST(Nccl, TwoRanksOnOneGpuAreRefusedInOneLine) {
   const GpuOutcome outcome =
       on_gpu_ranks(3, {.uuids = {"GPU-a", "GPU-b", "GPU-a"}}, [](GpuRank& rank) { (void)rank.connect(); });

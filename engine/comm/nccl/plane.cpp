@@ -65,6 +65,8 @@ class Plane::Memory final : public RegisteredMemory {
     if (result.status == Status::kFailed) {
       plane_.unregistered_ = "ncclCommRegister: " + plane_.explain(result);
       registration_ = {};
+    } else if (result.status == Status::kDone && registration_.native == nullptr) {
+      plane_.unregistered_ = "ncclCommRegister gave no handle, as with NCCL_LOCAL_REGISTER=0";
     }
   }
   void deregister_memory() {
@@ -123,9 +125,11 @@ void Plane::connect(Deadline deadline) {
     trial->run(*this, host_.topology(), here_, deadline);
   } catch (const Error& error) {
     Plane::abort();
+    // The loss of a peer is told by make_nccl(), or by the engine after a roll call.
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
+    const Deadline patience = Deadline::after(kLetGo);
     runtime_.drain(stream_);
-    static_cast<void>(await_abort(Deadline::after(kLetGo)));
+    if (!await_abort(patience) && trial) trial->leave_memory();
     throw;
   }
 }
@@ -350,10 +354,21 @@ std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
 std::unique_ptr<DeviceCommunicator> make_nccl(std::shared_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline) {
-  nccl::check_world(*host, runtime, api.get(), options, deadline);
+  try {
+    nccl::check_world(*host, runtime, api.get(), options, deadline);
+  } catch (const Error& error) {
+    // Only this rank may have noticed these two; all ranks find the others.
+    if (error.code() == Errc::kPeerLost || error.code() == Errc::kTimeout) host->control().abort(error.what());
+    throw;
+  }
   auto group = std::make_unique<DeviceCommunicator>("nccl", std::move(host), runtime, api.get());
   const std::string here = here_of(group->topology(), runtime);
-  group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));
+  try {
+    group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));
+  } catch (const std::exception& error) {
+    group->control().abort(error.what());  // does nothing if this rank or a peer has told the reason already
+    throw;
+  }
   return group;
 }
 

@@ -136,6 +136,11 @@ Trial::Trial(gpu::GpuRuntime& runtime)
     : staging_(runtime.allocate_pinned(kCount * sizeof(float), "the trial reduction")),
       device_(runtime.allocate(kCount * sizeof(float), "the trial reduction")) {}
 
+void Trial::leave_memory() noexcept {
+  staging_.release();
+  device_.release();
+}
+
 void Trial::run(DevicePlane& plane, const Topology& where, const std::string& here, Deadline deadline) {
   auto* const values = reinterpret_cast<float*>(staging_->bytes.data());
   for (std::size_t i = 0; i < kCount; ++i) values[i] = trial_value(where.rank, i);

@@ -49,6 +49,9 @@ class Trial {
   explicit Trial(gpu::GpuRuntime& runtime);
   /// Collective over the ranks of `where`. Errors: check_failed, whose text begins with `here`; those of the plane.
   void run(DevicePlane& plane, const Topology& where, const std::string& here, Deadline deadline);
+  /// Leaves the memory allocated until the process ends. Call this if work that uses the memory may never end, because
+  /// freeing memory waits for such work.
+  void leave_memory() noexcept;
 
  private:
   gpu::PinnedMemory staging_;
