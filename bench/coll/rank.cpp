@@ -59,6 +59,12 @@ std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline 
 
 }  // namespace
 
+std::uint32_t largest_batch(const CollOptions& options) {
+  const std::uint32_t launches = options.graph_launches;
+  if (!options.gpus || options.pace != Pace::kStream || launches > kMostHeld) return ScheduleRule{}.max_batch;
+  return launches == 0 ? kMostHeld : kMostHeldInGraphs / launches;
+}
+
 Rank::Rank(const CollOptions& options, Variants variants, gpu::GpuRuntime* gpu)
     : options_(options),
       variants_(variants),
@@ -91,6 +97,10 @@ void Rank::prepare() {
   if (gpu_ != nullptr) {
     pinned_ = gpu_->allocate_pinned(kStagingBytes, "the buffers' staging memory");
     staging_ = pinned_->bytes;
+    meeting_ = gpu_->allocate(sizeof(float), "the reduction before a sample");
+    comm::DevicePlane& plane = dynamic_cast<comm::DeviceCommunicator&>(first).device();
+    gpu_->fill(meeting_->bytes.data(), std::byte{0}, sizeof(float), plane.stream());
+    plane.complete("zeroing memory", options_.deadline.from_now());
     first_ = gpu_->make_event(gpu::Timing::kOn);
     last_ = gpu_->make_event(gpu::Timing::kOn);
     connected_.resize(cells_.size());
@@ -209,6 +219,10 @@ comm::DeviceCommunicator& Rank::on_gpu(const Cell& cell) {
   return dynamic_cast<comm::DeviceCommunicator&>(*variants_[static_cast<std::size_t>(cell.variant)]);
 }
 
+void Rank::meet(const Cell& cell, Deadline deadline) {
+  on_gpu(cell).device().all_reduce(meeting_->bytes.data(), 1, DataType::kF32, ReduceOp::kSum, deadline);
+}
+
 gpu::Graph Rank::capture(const Cell& cell, const std::function<void()>& enqueue) {
   gpu::Capture capture(*gpu_, on_gpu(cell).device().stream());
   enqueue();
@@ -233,14 +247,16 @@ bool Rank::may_hold(const Visit& visit) const {
 
 // The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore the
 // time on a GPU is measured by two events, one before and one after the operations. The stream is held until the host
-// has enqueued the sample and all ranks have arrived. Where the stream cannot be held, it is idle before the sample, so
-// the first event occurs at once and the time includes the first launch.
+// has enqueued the sample and all ranks have arrived. The ranks release their streams some microseconds apart, so the
+// GPUs meet before the first event. Where the stream cannot be held, it is idle before the sample, so the first event
+// occurs at once and the time includes the first launch.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = options_.deadline.from_now();
   if (options_.warm || (gpu_ != nullptr && !connected_[visit.cell])) {
     // Other cells have used the caches since this cell's last visit, so an untimed operation loads this cell's buffers.
     // On a GPU, NCCL connects in a cell's first operation, which must not happen during a capture or on a held stream.
+    if (gpu_ != nullptr && !connected_[visit.cell]) meet(cell, deadline);
     run(cell, 1, deadline);
     if (cell.variant != kBare) {
       variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);
@@ -261,6 +277,7 @@ void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
     std::optional<gpu::Hold> hold;
     if (may_hold(visit)) {
       hold.emplace(*gpu_, stream);
+      meet(cell, deadline);
     } else {
       arrive();
     }

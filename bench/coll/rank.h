@@ -30,6 +30,11 @@ using Variants = std::span<const std::unique_ptr<comm::Communicator>>;
 /// Maximum number of launches on a held stream: far below the number of pending launches at which CUDA makes the host
 /// wait (about 1024), of which an operation of NCCL takes a few.
 inline constexpr std::uint32_t kMostHeld = 64;
+/// Maximum number of operations in all graphs that are launched on a held stream. CUDA does not say how much of its
+/// launch queue a graph takes.
+inline constexpr std::uint32_t kMostHeldInGraphs = 512;
+/// Returns the largest batch of a sample: on GPUs, so many operations that the stream can be held. Pure.
+std::uint32_t largest_batch(const CollOptions& options);
 
 /// The next task of all ranks, sent by rank 0.
 enum class Task : std::uint32_t { kEnd, kClock, kSample, kCheck };
@@ -75,6 +80,8 @@ class Rank {
   Arena& arena_of(const Cell& cell);
   void sample(const Visit& visit, std::vector<std::int64_t>& answer);
   void run(const Cell& cell, std::uint32_t batch, Deadline deadline);
+  /// Enqueues a reduction of one element, after which no rank's GPU is far ahead of another's.
+  void meet(const Cell& cell, Deadline deadline);
   [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
   /// Returns the reason why the operations cannot be captured in a graph; empty if no graph is wanted, or if they can.
   [[nodiscard]] std::string graph_objection() const;
@@ -99,6 +106,7 @@ class Rank {
   std::vector<std::byte> pageable_;  // without a GPU: the memory of staging_
   std::span<std::byte> staging_;
   std::vector<bool> connected_;  // [cell]: NCCL has run an operation of this cell; empty without a GPU
+  gpu::DeviceMemory meeting_;    // on a GPU: the element of meet(), always 0
   gpu::Event first_, last_;      // on a GPU: `first_` is recorded before a sample, `last_` after it
   struct CellGraph {
     std::uint32_t batch = 0;  // operations in the graph; 0: there is no graph

@@ -98,8 +98,7 @@ class Leader {
     rule.warmup = options.warmup;
     rule.untimed_first = options.warm;
     rule.may_batch = options.pace != Pace::kBarrierOutside;
-    // A held stream has few launches pending. A graph, which is one launch, may hold many operations.
-    if (options.gpus && options.pace == Pace::kStream && options.graph_launches == 0) rule.max_batch = kMostHeld;
+    rule.max_batch = largest_batch(options);
     rule.launches = std::max<std::uint32_t>(1, options.graph_launches);
     rule.seed = options.seed;
     return rule;

@@ -269,6 +269,7 @@ class FakeGpus final : public bench::GpuBackend {
     options.name = device.name;
     options.visible = visible_to_a_rank > 0 ? visible_to_a_rank : device.visible;
     auto runtime = std::make_unique<FakeRuntime>(world_, index, options);
+    if (on_call) runtime->on_call = [this, index](const FakeCall& call) { on_call(index, call); };
     if (on_launch) runtime->on_launch = [this, index] { on_launch(index); };
     if (on_capture) runtime->on_capture = [this, index] { on_capture(index); };
     if (on_timer) runtime->on_timer = [this, index](std::chrono::nanoseconds wait) { on_timer(index, wait); };
@@ -303,7 +304,8 @@ class FakeGpus final : public bench::GpuBackend {
   std::string missing, no_nccl;
   int broken_gpu = -1;
   int visible_to_a_rank = 0;  ///< if not 0, the number of GPUs that a GPU says its process sees
-  std::function<void(int gpu)> on_launch, on_capture;  ///< given to FakeRuntime as its callbacks of the same names
+  std::function<void(int gpu, const FakeCall&)> on_call;  ///< given to FakeRuntime as its callback of the same name
+  std::function<void(int gpu)> on_launch, on_capture;     ///< given to FakeRuntime as its callbacks of the same names
   /// Given to FakeRuntime as its callback of the same name. The fake GPUs call it one after another.
   std::function<void(int gpu, std::chrono::nanoseconds wait)> on_timer;
   models::CudnnOptions asked;  ///< the options with which rank 0's step was made

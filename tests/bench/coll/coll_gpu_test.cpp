@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/coll/rank.h"
 #include "bench/coll/record.h"
+#include "bench/coll/schedule.h"
 #include "bench/coll/session.h"
 #include "bench/world/cores.h"
 #include "engine/base/error.h"
@@ -145,6 +147,40 @@ TEST(CollOnGpus, TimeOfAnOperationIsTheGpusNotTheHosts) {
     EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0));
   }
   EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+}
+
+/// Ranks release their streams some microseconds apart. The reduction before the first event waits for the last rank.
+TEST(CollOnGpus, TimeOfAnOperationBeginsWhenAllGpusHaveMet) {
+  test::FakeGpus gpus(2);
+  std::vector<std::string> calls;  // of GPU 0
+  gpus.on_call = [&](int gpu, const test::FakeCall& call) {
+    if (gpu == 0 && call.stream != nullptr) calls.push_back(call.what);
+  };
+  CollOptions options = in_graphs(0);
+  options.collectives = {MeasuredCollective::kAllReduce};
+  run_coll(on_threads(2, options), {}, &gpus);
+  std::size_t held = 0;
+  for (std::size_t i = 0; i + 2 < calls.size(); ++i) {
+    if (calls[i] != "hold") continue;
+    ++held;
+    EXPECT_EQ(calls[i + 1], "all_reduce of 1");
+    EXPECT_EQ(calls[i + 2], "record");
+  }
+  EXPECT_GT(held, 0U);
+}
+
+TEST(CollOnGpus, OperationsOfAHeldSampleFitIntoTheLaunchQueue) {
+  CollOptions options = quick();
+  EXPECT_EQ(largest_batch(options), kMostHeld);
+  for (const std::uint32_t launches : {1U, 10U, 64U}) {
+    options.graph_launches = launches;
+    EXPECT_LE(largest_batch(options) * launches, kMostHeldInGraphs) << launches;
+    EXPECT_GE(largest_batch(options), 8U) << launches;
+  }
+  options.graph_launches = 65;
+  EXPECT_EQ(largest_batch(options), ScheduleRule{}.max_batch) << "so many launches are not held";
+  options = test::quick_coll();
+  EXPECT_EQ(largest_batch(options), ScheduleRule{}.max_batch) << "on CPUs";
 }
 
 struct LostRank {
