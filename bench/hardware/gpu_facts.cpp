@@ -45,6 +45,7 @@ constexpr std::array kFacts{Fact{"gpu.name", true, true},
 // Rank 0 needs the facts with these keys for its cautions. The facts are not stored.
 constexpr const char* kRanksOnHost = "ranks_on_host";
 constexpr const char* kDistance = "distance";
+constexpr const char* kIdleAdapters = "idle_adapters";
 constexpr const char* kLinkRate = "link_gigabytes_per_second";
 
 std::string cuda_version(int number) {
@@ -103,6 +104,14 @@ void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& pr
                             "--distribution=block:block --cpu-bind=cores, mpirun --map-by)",
                             who(far), far.text));
   }
+  const Complaint idle = complaint(ranks, [](const GpuDescription& gpu) { return value_of(gpu, kIdleAdapters); });
+  if (idle.ranks > 0) {
+    add_caution(provenance, "nccl_over_sockets",
+                fmt::format("{} uses sockets between nodes, though {} of its host has a link: NCCL_DEBUG=INFO says why "
+                            "NCCL does not use it (no libibverbs; a container without /dev/infiniband or with a small "
+                            "memlock; NCCL_IB_DISABLE or NCCL_IB_HCA; on EFA no plugin aws-ofi-nccl)",
+                            who(idle), idle.text));
+  }
 }
 
 /// Returns the different values of `key` in rank order, each with the first rank that has it.
@@ -156,6 +165,9 @@ void describe_place(GpuDescription& gpu, const gpu::Device& device, const BoardF
   gpu["nccl.network"] = network.text();
   if (std::string paths = network.paths_text(); !paths.empty()) gpu["nccl.paths"] = std::move(paths);
   const Link link = place.nodes > 1 ? network_link(network, place.ranks_on_host, place.sys) : gpu_link(board);
+  if (std::string idle = idle_adapters(network, place.sys); place.nodes > 1 && !idle.empty()) {
+    gpu[kIdleAdapters] = std::move(idle);
+  }
   if (link.gigabytes_per_second <= 0) return;
   gpu["gpu.link"] = link.name;
   gpu[kLinkRate] = json_number(link.gigabytes_per_second);

@@ -80,6 +80,16 @@ std::vector<std::string> adapters_of_host(const std::filesystem::path& sys) {
   return adapters;
 }
 
+/// Returns true if a port of this adapter of /sys/class/infiniband has a link.
+bool has_link(const std::filesystem::path& adapter) {
+  std::error_code fault;
+  for (std::filesystem::directory_iterator port(adapter / "ports", fault), end; !fault && port != end;
+       port.increment(fault)) {
+    if (first_line(port->path() / "state").find("ACTIVE") != std::string::npos) return true;  // "4: ACTIVE"
+  }
+  return false;
+}
+
 std::string rounded(double value) { return value < 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value); }
 
 }  // namespace
@@ -122,6 +132,17 @@ Link network_link(const NcclNetwork& network, int ranks_on_host, const std::file
   std::sort(rates.begin(), rates.end());  // the slowest adapters first, because NCCL may choose any of them
   rates.resize(std::min(rates.size(), static_cast<std::size_t>(std::max(0, ranks_on_host))));
   return {network.text(), std::accumulate(rates.begin(), rates.end(), 0.0)};
+}
+
+std::string idle_adapters(const NcclNetwork& network, const std::filesystem::path& sys) {
+  std::vector<std::string> idle;
+  if (network.name != "Socket") return {};
+  for (const std::string& adapter : adapters_of_host(sys)) {
+    const std::string name = adapter.substr(0, adapter.find(':'));
+    if (has_link(sys / "class/infiniband" / name)) idle.push_back(name);
+  }
+  std::sort(idle.begin(), idle.end());
+  return fmt::format("{}", fmt::join(idle, ", "));
 }
 
 Link gpu_link(const BoardFacts& board) {

@@ -35,6 +35,9 @@ struct Link {
 /// per rank of this host, because a rank may use only one adapter. If a plugin lists no adapters (AWS Libfabric), these
 /// are all adapters of the host in /sys/class/infiniband. `sys`: the folder /sys.
 Link network_link(const NcclNetwork& network, int ranks_on_host, const std::filesystem::path& sys = "/sys");
+/// Returns the adapters of /sys/class/infiniband that have a link, "mlx5_0, mlx5_1", if NCCL uses sockets instead of
+/// them; otherwise "". These are adapters for InfiniBand, RoCE and EFA.
+std::string idle_adapters(const NcclNetwork& network, const std::filesystem::path& sys = "/sys");
 /// Returns NVLink if an NVLink is active, otherwise PCIe. Pure.
 Link gpu_link(const BoardFacts& board);
 

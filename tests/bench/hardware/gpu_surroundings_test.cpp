@@ -163,6 +163,34 @@ TEST_F(Sys, PlaceOfARankIsJudged) {
   EXPECT_EQ(merge_gpu_facts({alone, alone}).provenance.count("caution.one_visible_gpu"), 0U);
 }
 
+TEST_F(Sys, SocketsBesideAnAdapterWithALinkAreACaution) {
+  put("class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE");
+  put("class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+  put("class/infiniband/mlx5_0/ports/2/state", "4: ACTIVE");
+  put("class/infiniband/mlx5_2/ports/1/state", "1: DOWN");
+  put("class/infiniband/mlx5_3", "no folder");
+  put("class/net/eth0/speed", "25000");
+  put("class/net/eth1/speed", "25000");
+  const auto caution = [this](const std::string& log, int nodes) {
+    GpuDescription gpu;
+    describe_place(gpu, {}, {},
+                   {.ranks_on_host = 4, .nodes = nodes, .ranks = 8, .cpus = {}, .nccl_log = log, .sys = root_});
+    const Provenance facts = merge_gpu_facts({gpu, gpu}).provenance;
+    const auto found = facts.find("caution.nccl_over_sockets");
+    return found == facts.end() ? std::string() : found->second.value;
+  };
+  EXPECT_EQ(caution(kSockets, 2)
+                .find("rank 0 and 1 more uses sockets between nodes, though mlx5_0, mlx5_1 of its host "
+                      "has a link: NCCL_DEBUG=INFO says why"),
+            0U)
+      << caution(kSockets, 2);
+  EXPECT_EQ(caution(kSockets, 1), "") << "on one node NCCL uses no network";
+  EXPECT_EQ(caution(kInfiniband, 2), "");
+  EXPECT_EQ(caution("", 2), "") << "nothing is known of the network";
+  fs::remove_all(root_ / "class/infiniband");
+  EXPECT_EQ(caution(kSockets, 2), "") << "a host without such adapters";
+}
+
 TEST(NcclLog, KeepsTheUsersSettings) {
   const NcclLog theirs(Environment{{"NCCL_DEBUG", "WARN"}});
   EXPECT_EQ(theirs.text(), "");
