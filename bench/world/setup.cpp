@@ -42,6 +42,14 @@ void refuse_mismatch(const std::string& file, const std::string& what, const std
                   asked, file, recorded));
 }
 
+/// Returns true if the run hands over gradients at their submit times, and all of these are 0, as a graph records them.
+bool hands_over_at_once(const Setup& setup) {
+  const std::vector<models::ReplayProfile::Gradient>& gradients = setup.replay->gradients;
+  return setup.device == Device::kCuda && setup.schedule == Schedule::kNegotiated && gradients.size() > 1 &&
+         std::all_of(gradients.begin(), gradients.end(),
+                     [](const auto& gradient) { return gradient.submit_seconds == 0 && gradient.ready_seconds > 0; });
+}
+
 void take_replay(const Options& options, Setup& setup) {
   const std::string& file = options.replay_file;
   setup.replay = read_replay(file);
@@ -70,6 +78,12 @@ void take_replay(const Options& options, Setup& setup) {
   setup.notes.push_back(std::move(note));
   if (setup.device == Device::kCuda) {
     setup.notes.emplace_back("a replay on GPUs has never run on one, only on fake GPUs (docs/gpu.md)");
+  }
+  if (hands_over_at_once(setup)) {
+    setup.notes.push_back(fmt::format(
+        "caution: {} was recorded from CUDA graphs, which hand over all gradients at once, so --schedule negotiated "
+        "fuses more of them than training does; record it with --schedule negotiated or --no-cuda-graph",
+        file));
   }
 }
 

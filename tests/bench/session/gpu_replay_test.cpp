@@ -97,6 +97,20 @@ TEST_F(GpuReplay, ReducesAndCapturesAsTrainingDoes) {
   }
 }
 
+TEST_F(GpuReplay, ARecordingOfGraphsCarriesACautionUnderNegotiated) {
+  constexpr const char* kCaution = "was recorded from CUDA graphs, which hand over all gradients at once";
+  const auto caution = [&](Schedule schedule) {
+    FakeGpus gpus(2);
+    Options options = replay_options(2);
+    options.engine.schedule = schedule;
+    return note_with(good_run(options, gpus), kCaution);
+  };
+  EXPECT_EQ(caution(Schedule::kNegotiated), "");
+  for (models::ReplayProfile::Gradient& gradient : profile_.gradients) gradient.submit_seconds = 0;
+  EXPECT_NE(caution(Schedule::kNegotiated), "");
+  EXPECT_EQ(caution(Schedule::kStatic), "") << "its buckets do not depend on when gradients are handed over";
+}
+
 TEST_F(GpuReplay, StepsThatAreEnqueuedAndSumsInFp16) {
   for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
     FakeGpus gpus(2);
