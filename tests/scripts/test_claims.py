@@ -174,6 +174,22 @@ class StoreTest(FolderTest):
         self.assertEqual(judged["resnet101", 16], REPRODUCED)
         self.assertEqual(judged["vgg16", 64], NOT_REPRODUCED)
 
+    def test_a_target_of_ones_own(self) -> None:
+        specs = [spec for model in TRUE_512 for spec in sessions(model, 0.95, ranks=256)]
+        target = ("--target", "90%", "--gpus", "256")
+        code, document = self.verdicts(*specs, arguments=target)
+        self.assertEqual((code, document["verdict"]), (0, REPRODUCED), "more than the target")
+        self.assertEqual({(r["point"]["gpus"], r["verdict"]) for r in document["lines"]}, {(256, REPRODUCED)})
+        shown = self.run_it("horovod-512", "--db", self.db, *target, code=0).stdout
+        self.assertIn("Claim: your target: each network scales to 256 GPUs with an efficiency of 90 %\n", shown)
+        self.assertIn("horovod-512 --site slurm-4gpu --set node.limit=64 --out ", shown)
+        self.assertIn(" --target 90% --gpus 256\n", shown)
+        self.assertIn("target of 90 %: reproduced (3 of 3 networks measured on 256 GPUs)", shown)
+        self.run_it("horovod-512", "--db", self.db, "--target", "94.9", "--gpus", 256, code=3)
+        self.run_it("horovod-512", "--db", self.db, "--target", "95.5", "--gpus", 256, code=1)
+        self.run_it("horovod-512", "--db", self.db, "--target", "95.5", "--gpus", 256, "--margin", 1, code=0)
+        self.run_it("horovod-512", "--db", self.db, "--target", "90", "--gpus", 8, code=3)
+
     def test_inconclusive(self) -> None:
         few = [spec for model, true in TRUE_512.items() for spec in sessions(model, true, count=4)]
         code, document = self.verdicts(*few)
@@ -273,6 +289,11 @@ class StoreTest(FolderTest):
             (("horovod-512", "--db", self.db), "no such file"),
             (("horovod-512", "--margin", "0"), "a number above 0"),
             (("horovod-512", "--one-gpu-rate", "alexnet=3"), "MODEL one of"),
+            (("horovod-512", "--target", "90%"), "--target and --gpus belong together"),
+            (("horovod-512", "--gpus", "256"), "--target and --gpus belong together"),
+            (("horovod-512", "--target", "0.9%%", "--gpus", "8"), "'0.9%': expected a percentage above 0"),
+            (("horovod-512", "--target", "190%", "--gpus", "8"), "'190': expected a percentage above 0 and up to 100"),
+            (("horovod-512", "--target", "90%", "--gpus", "1"), "'1': expected a whole number of GPUs, at least 2"),
             (("horovod-512", "--backward-share", "1.5"), "between 0 and 1"),
             ((), "CLAIM"),
         ):
@@ -289,6 +310,7 @@ class PageTest(unittest.TestCase):
         first = done.stdout.splitlines()[:7]
         self.assertIn("512 GPUs", first[0])
         self.assertEqual([line.strip() for line in first[1:]], claim_report.commands(CLAIM))
+        self.assertIn("\nA verdict needs 16 GPUs or more. --target 90% --gpus N ", done.stdout)
         self.assertEqual(len(re.findall(r"not measured here$", done.stdout, re.MULTILINE)), 12)
         self.assertRegex(done.stdout, r"ResNet-101 on 2 ranks: \d+\.\d \[.*device cpu, not cuda")
 

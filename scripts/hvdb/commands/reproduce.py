@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdb.base import data
-from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, NotComparable
 from hvdb.commands import add_several, new_parser, number, selection
 from hvdb.judge import claims, efficiency
 from hvdb.judge.claims import Options
@@ -35,6 +35,8 @@ def _rate(words: str) -> tuple[str, float]:
 
 
 _positive = number(lambda value: 0.0 < value < math.inf, "{}: expected a number above 0")
+_count = number(lambda value: 2 <= value <= 1_000_000, "{}: expected a whole number of GPUs, at least 2", int)
+_percent = number(lambda value: 0.0 < value <= 100.0, "{}: expected a percentage above 0 and up to 100, as 90%")
 _share = number(lambda value: 0.0 < value < 1.0, "{}: expected a share between 0 and 1")
 
 
@@ -54,11 +56,18 @@ def parser() -> argparse.ArgumentParser:
     rule.add_argument(
         "--margin",
         type=_positive,
-        default=100 * claims.DEFAULT_MARGIN,
         metavar="POINTS",
-        help="percentage points beside the claim that are still the claim (default %(default)g)",
+        help=f"percentage points beside the claim that are still the claim (default {100 * claims.DEFAULT_MARGIN:g}; "
+        "with --target 0)",
     )
     rule.add_argument("--at-least", action="store_true", help="a higher efficiency reproduces the claim as well")
+    rule.add_argument(
+        "--target",
+        type=lambda words: _percent(words.removesuffix("%")) / 100,
+        metavar="PERCENT",
+        help="the least efficiency of each network on --gpus GPUs, in place of the published ones: a contract's 90%%",
+    )
+    rule.add_argument("--gpus", type=_count, metavar="N", help="the number of GPUs that --target is about")
     rule.add_argument("--device", choices=claims.DEVICES, default="cuda", help="what training must have run on")
     selection.add_mix_fingerprints(rule, "jobs")
     model = made.add_argument_group("inputs of the model (default: those of the published set-up)")
@@ -87,23 +96,29 @@ def run(arguments: argparse.Namespace) -> int:
     Without a store the verdict is "not measured here".
     """
     claim = claims.find(arguments.claim)
+    if (arguments.target is None) != (arguments.gpus is None):
+        raise HvdbError("--target and --gpus belong together: --target 90% --gpus 256")
     stores = arguments.db or data.recorded_stores()
+    own = arguments.target is not None
+    margin = arguments.margin / 100 if arguments.margin is not None else 0 if own else claims.DEFAULT_MARGIN
     options = Options(
         device=arguments.device,
-        margin=arguments.margin / 100,
-        at_least=arguments.at_least,
+        margin=margin,
+        at_least=arguments.at_least or own,
         gbit_per_second=arguments.gbit,
         one_gpu_rates=tuple(arguments.one_gpu_rate),
         backward_share=arguments.backward_share,
     )
     points = published.load()
+    if own:
+        claim, points = claims.with_target(claim, points, arguments.target, arguments.gpus)
     predicted = list(map(predictions.read, arguments.predicted))
     trained, left_out = claims.real_training(selection.load(stores, may_be_none=True))
     if not stores:
         left_out.append("recorded runs: there are none here; give your stores with --db")
     chosen = efficiency.select([run for run in trained if run.model in claim.models])
-    own = [run for run in chosen.runs if run.device == options.device]
-    cells = efficiency.cells(own, mix_fingerprints=arguments.mix_fingerprints)
+    on_device = [run for run in chosen.runs if run.device == options.device]
+    cells = efficiency.cells(on_device, mix_fingerprints=arguments.mix_fingerprints)
     for kind in _kinds([run for run in chosen.runs if run.device != options.device]):
         try:
             cells += efficiency.cells(kind)

@@ -14,7 +14,7 @@ The rule (docs/claims.md has the reasons and simulated error rates):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -56,6 +56,7 @@ class Claim:
     models: tuple[str, ...]
     baseline_setup: str  # the set-up whose one-GPU rates are used for points whose source states no one-GPU rate
     spec: str  # the name in slurm/specs of the campaign that measures the claim
+    target: float | None = None  # the user's efficiency (0..1) in place of the published ones; None: they count
 
 
 CLAIMS = {
@@ -109,6 +110,21 @@ def find(name: str) -> Claim:
     if name not in CLAIMS:
         raise HvdbError(f"no claim '{name}'; there is: {', '.join(CLAIMS)}")
     return CLAIMS[name]
+
+
+def with_target(
+    claim: Claim, published: Sequence[PublishedPoint], target: float, gpus: int
+) -> tuple[Claim, list[PublishedPoint]]:
+    """Returns the claim that each network reaches the efficiency `target` (0..1) on `gpus` GPUs, and its points.
+
+    Runs count by the rules of `claim`. The set-up, for the ring model, is that of its points with the most GPUs.
+    """
+    points = [replace(point, claim="") if point.claim == claim.name else point for point in published]
+    for last in {point.model: point for point in points_of(claim, published)}.values():
+        figures = {"images_per_second": None, "efficiency_stated": target, "rounding": 0.0, "efficiency": target}
+        points.append(replace(last, gpus=gpus, source="--target", **figures))
+    text = f"your target: each network scales to {gpus} GPUs with an efficiency of {100 * target:g} %"
+    return replace(claim, text=text, gpus=gpus, target=target), points
 
 
 def points_of(claim: Claim, published: Sequence[PublishedPoint]) -> list[PublishedPoint]:

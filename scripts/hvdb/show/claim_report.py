@@ -25,14 +25,33 @@ def commands(claim: Claim) -> list[str]:
     """
     folder = f"runs/{claim.name}"
     campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
+    what, target = f"{claim.spec} --site slurm-4gpu", ""
+    if claim.target is not None:
+        what, target = f"{what} --set node.limit={_nodes(claim)}", f" --target {_points(claim)}% --gpus {claim.gpus}"
     return [
-        f"{campaign} generate {claim.spec} --site slurm-4gpu --dry-run     # jobs and node-hours",
-        f"{campaign} generate {claim.spec} --site slurm-4gpu --out {folder}",
+        f"{campaign} generate {what} --dry-run     # jobs and node-hours",
+        f"{campaign} generate {what} --out {folder}",
         f"{campaign} submit {folder}",
         f"{campaign} status {folder}     # resume {folder}: submits again what is missing",
         f"{merge} -o {claim.name}.db {folder}/stores",
-        f"{reproduce} {claim.name} --db {claim.name}.db",
+        f"{reproduce} {claim.name} --db {claim.name}.db{target}",
     ]
+
+
+def _nodes(claim: Claim) -> int:
+    return -(-claim.gpus // 4)
+
+
+def _points(claim: Claim) -> str:
+    return f"{100 * (claim.target or 0):g}"
+
+
+def _fewest(claim: Claim, lines: Sequence[Line]) -> str:
+    """Returns a line on the numbers of GPUs that get a verdict."""
+    if claim.target is None:
+        least = min(line.point.gpus for line in lines)
+        return f"A verdict needs {least} GPUs or more. --target 90% --gpus N judges by a figure of your own."
+    return f"The campaign has 1, 2, 4 .. 512 ranks. For other numbers copy {claim.spec}.toml and set ranks."
 
 
 def _percent(value: float) -> str:
@@ -125,17 +144,22 @@ def text(
     """Returns the whole text. Its first lines say which commands to run."""
     verdict = claims.overall(lines, claim.gpus)
     edge = "at least" if options.at_least else "within"
+    where = f"lies {edge} the claim's rounding and {100 * options.margin:g} points of margin"
+    if claim.target is not None:
+        where = "lies at or above the target"
+        where += f" less {100 * options.margin:g} points" if options.margin else ""
+    nodes = f"{_nodes(claim)} nodes x 4; docs/campaigns.md has other sites"
     out = [
-        f"To put this claim to the test on {claim.gpus} GPUs (128 nodes x 4; docs/campaigns.md has other sites):",
+        f"To put this claim to the test on {claim.gpus} GPUs ({nodes}):",
         *(f"  {command}" for command in commands(claim)),
         "",
         f"Claim: {claim.text}",
         f"Sources: {printable.terminal(data.named(data.PUBLISHED))}",
+        _fewest(claim, lines),
         "",
         _table(lines, predictions),
         "",
-        f"reproduced: the 95 % interval over jobs (at least {MIN_SESSIONS}) lies {edge} the claim's rounding and "
-        f"{100 * options.margin:g} points of margin.",
+        f"reproduced: the 95 % interval over jobs (at least {MIN_SESSIONS}) {where}.",
         "In brackets: a second schedule, shown beside the one that decides.",
         "counts: complete, untraced, measured training with its one-rank baseline in the same job, fp32, 64 images per",
         f"rank, on exactly that number of ranks, device {options.device}. docs/claims.md says why.",
@@ -159,7 +183,8 @@ def text(
     out += [f"left out: {printable.terminal(line)}" for line in left_out]
     judged = [line for line in lines if line.deciding and line.point.gpus == claim.gpus]
     count = sum(line.measured is not None for line in judged)
-    out += ["", f"{claim.name}: {verdict} ({count} of {len(judged)} networks measured on {claim.gpus} GPUs)"]
+    name = claim.name if claim.target is None else f"target of {_points(claim)} %"
+    out += ["", f"{name}: {verdict} ({count} of {len(judged)} networks measured on {claim.gpus} GPUs)"]
     return "\n".join(out)
 
 
