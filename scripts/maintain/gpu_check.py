@@ -2,6 +2,7 @@
 
     gpu_check RESULTS --call 1|2|3     runs a third of the visit in nine minutes, then what earlier calls lack
     gpu_check RESULTS [PART...]        runs these parts, or whatever is missing
+    gpu_check RESULTS --several        runs what needs several GPUs, on a host that has them
 
 A visit needs no network and installs nothing. A part that fails, hangs or cannot run does not stop the others. Finished
 parts are kept however the call ends, and a later call with the same folder goes on after them.
@@ -80,7 +81,9 @@ AHEAD = {f"ahead-{m}": f"{COMPILE} {t} --models {m}" for m, t in zip(MODELS, ("t
 TESTS = {test: f"{{{test}}}" for test in GPU_TESTS if test != "comm_nccl_gpu_test"}  # that one needs two ranks
 TWO_RANKS = "{mpirun} -n 2 {hvd_bench} --model resnet50 --device cuda --dtype fp16 --batch-size 32 --no-db --comm nccl"
 TWO_RANKS += " --share-gpus --nccl-max-ctas 4 --num-warmup-batches 10"
-STOPPED, MEASURES = "stopped-rank", "measuring full: step"  # rank 1 of this command is stopped when this is printed
+STOPPED, KILLED = "stopped-rank", "killed-rank"
+FAULTS = {STOPPED: signal.SIGSTOP, KILLED: signal.SIGKILL}  # label -> what rank 1 of the command gets
+MEASURES = "measuring full: step"  # it gets this when the command has printed this
 SHARED = {test: f"{{{test}}}" for test in GPU_TESTS if "nccl" in test or "engine" in test}
 ENDLESS = "--num-iters 1000000 --max-time 600 --no-check --startup-deadline-seconds 60 --deadline-seconds 15"
 SHARED |= {"two-ranks": f"{TWO_RANKS} --num-iters 30 --max-time 20", STOPPED: f"{TWO_RANKS} {ENDLESS}"}
@@ -88,6 +91,22 @@ OURS = {"LD_LIBRARY_PATH": "{libraries}"}
 NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_DEBUG": "WARN"}
 NCCL |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 NCCL["LD_LIBRARY_PATH"] = "{nccl_2_30}:{libraries}"
+# Of a host with several GPUs. An unbound rank leaves NCCL's threads free to run near its GPU.
+BANDWIDTH, EFFICIENCY = r"# Avg bus bandwidth *: ([0-9.e+]+)", rf"(?s:.*)efficiency ([0-9.]+ % \[.*?\])|{SPEED}"
+RANKS = "{mpirun} -n %s --bind-to none {hvd_bench}"
+SIZES, ONE_SIZE = "-b 1K -e 256M -f 4", "-b 8K -e 8K -G 20"
+COLL = f"{RANKS % '{gpus}'} coll --device cuda -J {{out}}/coll"
+OURS_SIZES = {"sizes": f"{COLL}.json {SIZES}", "graph": f"{COLL}-graph.json {ONE_SIZE}"}
+THEIRS = "{all_reduce_perf} -g {gpus} -c 1 -w 20 -n 100"
+# Our program also runs after nccl-tests, which shows whether the machine changed meanwhile.
+BESIDE = {"sizes": f"{THEIRS} {SIZES}", "graph": f"{THEIRS} {ONE_SIZE}", "coll": f"{COLL}-after.json {SIZES}"}
+SCALING = f"{RANKS} --device cuda --model {{model}} --dtype {{dtype}} --db {{out}}/gpu_check.db"
+SCALING += " --label by=gpu_check --label part={part} --max-time 90"
+COUNTS = {"1": SCALING % 1} | {str(ranks): f"{SCALING % ranks} --efficiency" for ranks in (2, 4, 8)}
+LOSES = f"{RANKS % '{gpus}'} --model resnet50 --device cuda --dtype fp16 --batch-size 32 --no-db {ENDLESS}"
+SEVERAL_GPUS = {**OURS, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# Seconds that mpirun gives the other ranks after a rank was killed: of Open MPI 4, and of 5.
+SEVERAL_GPUS |= {"OMPI_MCA_odls_base_sigkill_timeout": "10", "PRTE_MCA_odls_base_sigkill_timeout": "10"}
 SANITIZE = "{compute-sanitizer} --tool %s --target-processes all --error-exitcode 9 {cudnn_kernels_gpu_test}"
 SANITIZERS = {tool: SANITIZE % tool for tool in ("memcheck", "racecheck", "initcheck", "synccheck")}
 
@@ -154,6 +173,17 @@ PARTS = [
     *for_cells("bf16 vgg16", Part("autotune", 3, 270, 400, AUTOTUNE, RATIO, {})),
     *for_cells("tf32,bf16 resnet101", Part("quick", 3, 45, 300, QUICK, RATIO, {})),
 ]
+SEVERAL = 4  # in place of a call
+# What needs several GPUs, on a host that has them for as long as it takes.
+PARTS_OF_SEVERAL = [
+    *PARTS[:2],
+    Part("several-tests", SEVERAL, 60, 600, {test: f"{{{test}}}" for test in GPU_TESTS[1:3]}, NONE_SKIPPED),
+    Part("several-coll", SEVERAL, 120, 900, OURS_SIZES, BANDWIDTH),
+    Part("several-nccl-tests", SEVERAL, 140, 900, BESIDE, BANDWIDTH),
+    *for_cells("fp16", Part("several", SEVERAL, 360, 1800, COUNTS, EFFICIENCY)),
+    Part("several-faults", SEVERAL, 90, 400, {KILLED: LOSES, STOPPED: LOSES}),
+]
+PARTS_OF_SEVERAL[2:] = [replace(part, environment=SEVERAL_GPUS) for part in PARTS_OF_SEVERAL[2:]]
 
 
 def send(number: int, leader: int, having: bytes = b"") -> None:
@@ -185,8 +215,9 @@ def run(part: Part, words: Words, ends: float) -> list[tuple[str, int | None, st
                     pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
                     child = {"env": environment, "start_new_session": True, "preexec_fn": end_with_parent}
                     started[n] = subprocess.Popen(commands[n], **pipes, **child)
-            if STOPPED in running and MEASURES in logs[STOPPED].read_text(errors="replace"):
-                send(signal.SIGSTOP, started[STOPPED].pid, b"OMPI_COMM_WORLD_RANK=1\0")
+            for n in filter(FAULTS.get, running):
+                if MEASURES in logs[n].read_text(errors="replace"):
+                    send(FAULTS[n], started[n].pid, b"OMPI_COMM_WORLD_RANK=1\0")
             time.sleep(0.05)
     finally:
         codes = {n: process.poll() for n, process in started.items()}
@@ -203,8 +234,11 @@ def judge(part: Part, done: list[tuple[str, int | None, str]]) -> tuple[str, str
     """Returns the worst result of the commands, and the texts of the commands with this result."""
     texts: dict[str, list[str]] = {}
     for label, code, output in (command for command in done if not command[0].startswith("ahead")):
-        match = re.search("error.*rank 1.*" if label == STOPPED else part.said, output)
-        if match and code in ((LOST_RANK,) if label == STOPPED else (0, NOTHING_TO_MEASURE)):
+        match = re.search("error.*rank 1.*" if label in FAULTS else part.said, output)
+        good = code in ((LOST_RANK,) if label == STOPPED else (0, NOTHING_TO_MEASURE))
+        if label == KILLED:  # the code is mpirun's
+            good = code not in (0, None)
+        if match and good:
             result, text = GOOD, match[match.lastindex or 0]
         elif code == OUT_OF_MEMORY and part.name.startswith("sweep") and "memory" in output:
             result, text = GOOD, "no memory"
@@ -236,6 +270,13 @@ def says(*command: str) -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     return ""
+
+
+def gpu_count() -> int:
+    """Returns the number of GPUs that a process may use here."""
+    there = len(says("nvidia-smi", "--list-gpus").splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return there if visible is None else min(there, len(list(filter(None, visible.split(",")))))
 
 
 def nccl_version(folder: str) -> int:
@@ -313,10 +354,19 @@ def visit(options: argparse.Namespace, parts: list[Part], ends: float) -> int:
     if len(gpu) < 2:
         print("gpu_check: no GPU: nvidia-smi shows none; nothing was run", file=sys.stderr)
         return 3
+    gpus = gpu_count()
+    if options.several and gpus < 2:
+        print(f"gpu_check: --several needs two GPUs or more, and here is {gpus}; nothing was run", file=sys.stderr)
+        return 3
     out = options.directory.resolve()
     out.mkdir(parents=True, exist_ok=True)
     calls, rows = earlier_calls(out, gpu)
     words, facts = find_host(options, out)
+    words["gpus"] = str(gpus)
+    for i, part in enumerate(parts):
+        if part.call == SEVERAL:  # without the numbers of ranks that this host has no GPUs for
+            fitting = {n: line for n, line in part.commands.items() if not n.isdigit() or int(n) <= gpus}
+            parts[i] = replace(part, commands=fitting)
     begun = {"started_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "arguments": sys.argv[1:]}
     calls.append({**begun, "gpu": gpu, **facts})
     whole_file.write_text(out / "machine.json", json.dumps(calls, indent=1) + "\n")
@@ -355,6 +405,9 @@ def plan() -> str:
         total = round(sum(part.estimate for part in parts) + CLOSING_SECONDS)
         lines.append(f"scripts/maintain/gpu_check results --call {call}: about {total // 60}:{total % 60:02} of 9:00")
         lines += [f"  {part.name:<26}{part.estimate:>4} s, at most {part.limit} s" for part in parts]
+    total = round(sum(part.estimate for part in PARTS_OF_SEVERAL))
+    lines.append(f"scripts/maintain/gpu_check results --several: about {total // 60} minutes on 8 GPUs")
+    lines += [f"  {part.name:<26}{part.estimate:>4} s, at most {part.limit} s" for part in PARTS_OF_SEVERAL]
     return "\n".join(lines)
 
 
@@ -364,13 +417,16 @@ def main() -> int:
     parser.add_argument("directory", nargs="?", type=Path, help="where results go", metavar="RESULTS")
     parser.add_argument("parts", nargs="*", metavar="PART", help="also a pattern: 'quick-fp16-*' (default: all)")
     parser.add_argument("--call", type=int, choices=(1, 2, 3), help="this call of a visit of three")
+    parser.add_argument("--several", action="store_true", help="on a host with several GPUs: what needs them")
     parser.add_argument("--minutes", type=float, help="end by then (default: 9 with --call, else no limit)")
     parser.add_argument("--plan", action="store_true", help="print the visit call by call, and stop")
     parser.add_argument("--winners", type=Path, metavar="FOLDER", help="winners/ of an earlier visit, to tune less")
     parser.add_argument("--nccl", type=Path, help="NCCL 2.30 or newer: a folder with libnccl.so.2, or a wheel")
     options = parser.parse_intermixed_args()
-    parts = [part for part in PARTS if part.call <= (options.call or 3)]
-    parts.sort(key=lambda part: part.call != options.call)
+    if options.several and options.call:
+        parser.error("--several is no call of a visit: leave out --call")
+    parts = PARTS_OF_SEVERAL if options.several else [part for part in PARTS if part.call <= (options.call or 3)]
+    parts = sorted(parts, key=lambda part: part.call != options.call)
     for pattern in options.parts:
         if not fnmatch.filter([part.name for part in parts], pattern):
             parser.error(f"no part '{pattern}' in this call: --plan prints them")

@@ -235,5 +235,6 @@ class LaunchTest(unittest.TestCase):
 
     def test_mpirun(self) -> None:
         self.assertEqual(self.line("laptop", Shape(2, 1, 2)), "mpirun -n 2")
+        self.assertEqual(self.line("host-8gpu", Shape(8, 1, 8)), "mpirun -n 8 --bind-to none")
         two = self.line("laptop", Shape(2, 1, 2), "launch.cores_per_rank=3", 'launch.binding=["--bind-to","core"]')
         self.assertEqual(two, "mpirun -n 2 --map-by slot:PE=3 --bind-to core")

@@ -22,7 +22,7 @@ class SiteTest(unittest.TestCase):
         return str(self.file)
 
     def test_all_that_come_along(self) -> None:
-        self.assertEqual(site.known(), ["laptop", "slurm", "slurm-4gpu", "slurm-8gpu", "summit"])
+        self.assertEqual(site.known(), ["host-8gpu", "laptop", "slurm", "slurm-4gpu", "slurm-8gpu", "summit"])
         for name in site.known():
             with self.subTest(name):
                 self.assertEqual(site.read(name).name, name)
@@ -115,7 +115,7 @@ class SiteTest(unittest.TestCase):
             ('base = "summit"\n[submit]\nqos = "high"', "submit.qos: LSF has no such thing"),
             ('base = "summit"\n[launch]\ncores_per_rank = 0', "launch.cores_per_rank: is 0, but jsrun"),
             ('base = "laptop"\n[submit]\narray = true', "submit.array: needs a scheduler"),
-            ('base = "frontier"', "site 'frontier': there is no such site; known: laptop, slurm"),
+            ('base = "frontier"', "site 'frontier': there is no such site; known: host-8gpu, laptop"),
             ("base = 3", "base: 3 is not a string"),
             ('base = "slurm"\n[walltime]\nstartup_seconds = inf', "startup_seconds: inf is not a number from 0 to"),
         ]

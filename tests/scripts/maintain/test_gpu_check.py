@@ -17,26 +17,33 @@ from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY
 
 from maintain import gpu_check
-from maintain.gpu_check import CANNOT, CUT, FAILED, GOOD, NOT_YET, PARTS, Part, Words
+from maintain.gpu_check import CANNOT, CUT, FAILED, GOOD, NOT_YET, PARTS, PARTS_OF_SEVERAL, Part, Words
 
 HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 NAMES = [part.name for part in PARTS]
+FOUR_GPUS = "#!/bin/sh\ncase $* in *list-gpus*) printf '1\\n2\\n3\\n4\\n'; exit;; esac\n"
 NVIDIA_SMI = '#!/bin/sh\ncase "$*" in *query*) echo "%s, 143771 MiB, 580.65, 1980 MHz, 700 W";; *) echo report;; esac\n'
 PROGRAM = """#!/bin/sh
 echo "$LD_LIBRARY_PATH" "$NCCL_MULTI_RANK_GPU_ENABLE"
 echo "fit to measure: 0 faults"
 echo "total images/sec: 42.5"
+case "$*" in *--efficiency*) echo "scaling: efficiency 93.5 % [92.4, 94.4], round by round";; esac
+echo "# Avg bus bandwidth    : 123.4"
 case $0 in *comm_nccl*) [ -n "$NCCL_MULTI_RANK_GPU_ENABLE" ] || { echo "[  PASSED  ] 0 tests."; exit 0; } ;; esac
 echo "[  PASSED  ] 12 tests."
 """
-# In the run with a stopped rank, a sleep takes the place of rank 1. The script waits until the sleep is stopped.
+# In the runs with a lost rank, a sleep takes the place of rank 1. The script waits until it is stopped or killed.
 MPIRUN = """#!/bin/sh
+ranks=$2
 shift 2
+[ "$1" != --bind-to ] || shift 2
 case "$*" in *--deadline-seconds*)
   OMPI_COMM_WORLD_RANK=1 sleep 86400 >/dev/null 2>&1 &
   echo "measuring full: step 3"
-  until grep -q "^State:.T" /proc/$!/status; do sleep 0.02; done
-  echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5;;
+  while kill -0 $! 2>/dev/null && ! grep -q "^State:.T" /proc/$!/status; do sleep 0.02; done
+  echo "hvd_bench: error: rank 0 waited for rank 1 of $ranks"
+  kill -0 $! 2>/dev/null && exit 5
+  exit 137;;
 esac
 exec "$@"
 """
@@ -124,10 +131,27 @@ class VisitTest(FolderTest):
         self.assertEqual(rows["devices"], "NVIDIA H200")
         self.assertEqual(rows["sweep-fp16-vgg16"], "64 30.4; 128 30.4; 384 30.4; 512 30.4")
         self.assertEqual(rows["quick-fp16-vgg16"], "1.29 x [1.27, 1.31] beside torch compile")
-        self.assertRegex(rows["nccl"], "; stopped-rank error: rank 0 waited for rank 1$")
+        self.assertRegex(rows["nccl"], "; stopped-rank error: rank 0 waited for rank 1 of 2$")
         self.assertRegex((self.out / "nccl-two-ranks.txt").read_text(), r"out\.nccl/nvidia/nccl/lib:\S* 1\n")
         before = self.rows()
         self.assertEqual((self.visit()[0], self.rows()), (0, before))  # nothing is left to run
+
+    def test_a_host_with_several_gpus_needs_one_command(self) -> None:
+        self.assertEqual(self.visit("--several")[0], 3, "one GPU")
+        self.assertFalse(self.out.exists())
+        executable(self.folder / "path/nvidia-smi", FOUR_GPUS + NVIDIA_SMI.partition("\n")[2] % "NVIDIA H100")
+        code, rows, text = self.visit("--several")
+        self.assertEqual(rows.pop("several-nccl-tests"), CANNOT, text)
+        self.assertIn("there is no all_reduce_perf here", text)
+        self.assertEqual((code, set(rows.values())), (3, {GOOD}), text)
+        executable(self.folder / "path/all_reduce_perf", PROGRAM)
+        code, rows, text = self.visit("--several")
+        self.assertEqual((code, list(rows)), (0, [part.name for part in PARTS_OF_SEVERAL]), text)
+        rows = {name: row["reason"] for name, row in self.rows().items()}
+        one, lost = "93.5 % [92.4, 94.4]", "error: rank 0 waited for rank 1 of 4"
+        self.assertEqual(rows["several-fp16-vgg16"], f"1 42.5; 2 {one}; 4 {one}", "no 8 ranks on 4 GPUs")
+        self.assertEqual(rows["several-nccl-tests"], "sizes 123.4; graph 123.4; coll 123.4")
+        self.assertEqual(rows["several-faults"], f"killed-rank {lost}; stopped-rank {lost}")
 
     def test_a_failing_part_and_a_missing_program_do_not_stop_the_others(self) -> None:
         self.program("hvd_bench", "#!/bin/sh\necho total images/sec: 9; [ $1 != doctor ] || { echo unfit; exit 1; }\n")
@@ -189,7 +213,13 @@ class VisitTest(FolderTest):
 
     def test_bad_arguments(self) -> None:
         wrong = [["dcotor"], ["--call", 4], ["--nccl", "/none"], ["--winners", "/none"], ["--minutes", 0]]
-        for arguments in (*wrong, ["sweep-*", "--call", 1], ["--minutes", "nan"]):
+        for arguments in (
+            *wrong,
+            ["--several", "--call", 1],
+            ["several-*"],
+            ["sweep-*", "--call", 1],
+            ["--minutes", "nan"],
+        ):
             code, _, text = self.visit(*arguments)
             self.assertEqual((code, self.out.exists()), (2, False), text)
             self.assertIn("gpu_check: error: ", text.splitlines()[-1])
@@ -229,10 +259,11 @@ class PartsTest(FolderTest):
     @unittest.skipUnless(HVD_BENCH.with_name("train_step_bench").exists(), f"needs {HVD_BENCH} and train_step_bench")
     def test_the_programs_know_their_arguments_and_miss_only_the_gpu(self) -> None:
         programs = {name: str(HVD_BENCH.with_name(name)) for name in ("hvd_bench", "train_step_bench")}
-        words = self.words(**programs, torch=sys.executable)
+        executable(self.folder / "mpirun", '#!/bin/sh\nshift 4\nexec "$@"\n')
+        words = self.words(**programs, torch=sys.executable, gpus="4", mpirun=str(self.folder / "mpirun"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        for part in PARTS:
-            if re.match("launch|train|replay|profile|choices|sweep", part.name):
+        for part in (*PARTS, *PARTS_OF_SEVERAL):
+            if re.match("launch|train|replay|profile|choices|sweep|several-(fp16|coll|faults)", part.name):
                 result, text = gpu_check.run_part(part, words, 100)
                 self.assertEqual(result, FAILED)
                 self.assertRegex(text, "exit code 2: (hvd_bench: error: --device cuda: |no GPU can be used)")
