@@ -67,10 +67,11 @@ def newest(stored: Sequence[Run]) -> list[Run]:
 
     stored: the runs, oldest first.
     """
-    columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
+    columns = ("phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in stored:
-        key = (*(run.columns[name] for name in columns), efficiency.VALIDATION in run.provenance)
+        key = (*comparable.curve(run).values(), *(run.columns[name] for name in columns))
+        key += (efficiency.VALIDATION in run.provenance,)
         last.pop(key, None)
         last[key] = run
     return list(last.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hvdb.base.errors import NotComparable
 from hvdb.read.runs import Run, by_session, grouped
@@ -28,6 +29,10 @@ CURVE_COLUMNS = (
     "origin",
     "traced",
 )
+# Names and beginnings of names of the facts that a person chooses by options and variables. The other facts of the
+# fingerprint follow from the machine and its software.
+_SETTINGS = ("comm.algorithm", "comm.segment_bytes", "compute.winograd", "data.labels")
+_SETTINGS += ("engine.", "env.", "gpu.option.", "option.", "replay.")
 # The columns of the fingerprint that are not in CURVE_COLUMNS. Their values follow from the configuration, the program
 # and the network.
 MADE_COLUMNS = ("data_plane", "batches_per_iter", "parameters", "plan_hash")
@@ -41,6 +46,20 @@ class Difference:
     first: str | None
     second: str | None
     in_fingerprint: bool
+
+
+def curve(run: Run) -> dict[str, Any]:
+    """Returns what two runs share if they are points of one scaling curve: CURVE_COLUMNS, and "replay": Run.replay."""
+    return {name: run.columns[name] for name in CURVE_COLUMNS} | {"replay": run.replay}
+
+
+def settings(run: Run) -> dict[str, str]:
+    """Returns the facts that can change a result and that a person chose: key -> value."""
+    return {key: fact.value for key, fact in run.provenance.items() if fact.in_fingerprint and _is_setting(key)}
+
+
+def _is_setting(key: str) -> bool:
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in _SETTINGS)
 
 
 def differences(first: Run, second: Run) -> list[Difference]:

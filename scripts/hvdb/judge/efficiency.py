@@ -59,6 +59,7 @@ def _ends(figure: Interval) -> tuple[float | None, float | None]:
 class EfficiencyRow:
     """One row of the efficiency table.
 
+    configuration: comparable.curve() of its runs.
     kind: 'solo' (the one-rank baseline, whose efficiency is 1 by definition) or 'full' (all ranks, with reductions).
     images_per_second: of the whole world, in `unit`. efficiency: relative to the solo run of the same session; None
     without solo.
@@ -189,12 +190,12 @@ def cells(
         comparable.require_same_kind(members, "one session")
         for group in _by_launch(members):
             lead = group.get("full") or group.get("none") or group["solo"]
-            key = tuple(lead.columns[name] for name in comparable.CURVE_COLUMNS)
+            key = tuple(comparable.curve(lead).items())
             for kind in ("solo", "full"):
                 if kind in group:
                     run = group[kind]
                     rows.setdefault((key, kind, run.world_size, run.allocation_size), []).append(group)
-    order = sorted(rows, key=lambda row: (tuple(map(str, row[0])), row[2], row[1] == "full", row[3]))
+    order = sorted(rows, key=lambda row: (tuple(str(value) for _, value in row[0]), row[2], row[1] == "full", row[3]))
     table = []
     for row in order:
         table.append(_cell(row, rows[row], mix_fingerprints))
@@ -239,7 +240,7 @@ def curve_notes(runs: Sequence[Run]) -> list[str]:
     Each point has its own baseline, so each efficiency is valid. But a line drawn through the points may mislead.
     """
     full = [run for run in runs if run.phase == "full"]
-    curves = grouped(full, lambda run: tuple(run.columns[name] for name in comparable.CURVE_COLUMNS))
+    curves = grouped(full, lambda run: tuple(comparable.curve(run).values()))
     notes = []
     for members in curves.values():
         keys = {d.key for other in members[1:] for d in comparable.differences(members[0], other) if d.in_fingerprint}
@@ -313,7 +314,7 @@ def pooled_efficiency(sessions: Sequence[Session]) -> Interval:
 
 def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> EfficiencyRow:
     key, kind, ranks, allocation = row
-    configuration = dict(zip(comparable.CURVE_COLUMNS, key, strict=True))
+    configuration = dict(key)
     members = [group[kind] for group in groups]
     if not mix_fingerprints:
         comparable.require_poolable(members, f"{configuration['model']} on {ranks} ranks")

@@ -103,7 +103,7 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expecte
             first, last = places[0], places[-1]
             all_series.append(
                 Series(
-                    name=names[key],
+                    name=names[key] + (f", profile {own[0].replay}" if own[0].replay else ""),
                     metric=metric,
                     runs=own,
                     costs=np.array([log_cost(run, metric) for run in own]),

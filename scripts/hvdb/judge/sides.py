@@ -19,7 +19,7 @@ from hvdb.base.interval import Interval
 from hvdb.judge import comparable, efficiency
 from hvdb.judge.exact import paired_effect, unpaired_effect
 from hvdb.judge.verdict import CONFIDENCE, Judgement
-from hvdb.read.runs import IMAGES, Run, by_session, grouped
+from hvdb.read.runs import IMAGES, UNKNOWN, Run, by_session, grouped
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
 # Names of facts with these beginnings are left out of differences, because such facts differ between any two runs.
@@ -182,7 +182,14 @@ def _require_poolable_sides(cell: BothSides) -> None:
 
 
 def _require_same_work(cell: BothSides) -> None:
-    """Raises NotComparable if the runs of the cell differ in WORK_COLUMNS."""
+    """Raises NotComparable if the runs of the cell differ in WORK_COLUMNS, or in the recording that they replay.
+
+    A side whose hvd_bench did not store the recording is taken: two versions may be compared.
+    """
+    replays = {run.replay: run.short_id for run in (*cell.a, *cell.b) if run.replay not in ("", UNKNOWN)}
+    if len(replays) > 1:
+        said = " and ".join(f"'{profile}' in run {run}" for profile, run in list(replays.items())[:2])
+        raise NotComparable(f"cell {cell.name}: replay.profile is {said}; both sides must do the same work")
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
             first = cell.a[0]

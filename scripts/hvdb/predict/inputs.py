@@ -22,7 +22,7 @@ from hvdb.predict.profile import Profile
 from hvdb.predict.schedule import NEGOTIATED, Schedule, of_run
 from hvdb.read import coll_samples, runs
 from hvdb.read.coll_samples import CollSession
-from hvdb.read.runs import Run
+from hvdb.read.runs import UNKNOWN, Run
 
 PHASES = ("solo", "none", "full")
 BLOCK = 10  # successive steps that are resampled together
@@ -240,6 +240,14 @@ def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list
         if source and members["full"].session_uuid == source[0].session_uuid:
             return members, whole, f"session {source[0].session_uuid[:8]}, in which the profile was recorded", []
     like = [members for members in whole if _fits(profile, members["full"])]
+    recordings = ("", UNKNOWN, profile.hash)
+    others = [run for members in like if (run := members["full"]).replay not in recordings]
+    like = [members for members in like if members["full"].replay in recordings]
+    if others and not like:
+        raise NotComparable(
+            f"{profile.file}: is profile {profile.hash}, and run {others[-1].short_id} replayed {others[-1].replay}: "
+            f"the stores hold sessions of another recording of {profile.model}"
+        )
     if not like:
         raise TooLittle(
             f"no session with the phases solo, none and full of {profile.model}, {profile.compute_type}, "
@@ -292,12 +300,14 @@ def gather(
         raise HvdbError(f"run {full.short_id} {crowded}, which says nothing about ranks that do not")
     if full.device == "replay" and full.fact("gpu.name"):
         raise HvdbError(f"run {full.short_id} is a replay on GPUs, from which nothing can be predicted yet")
+    if full.replay == UNKNOWN:
+        notes.append(f"run {full.short_id} does not say which recording it replayed; it is taken for this profile")
     _require_gradients(profile, full)
     first = _training(base)
     sessions = [first]
     for members in whole:
         other = members["full"]
-        if members is base or any(other.columns[key] != full.columns[key] for key in comparable.CURVE_COLUMNS):
+        if members is base or comparable.curve(other) != comparable.curve(full):
             continue
         if differing := [d.key for d in comparable.differences(full, other) if d.in_fingerprint]:
             notes.append(f"session {other.session_uuid[:8]} is not used: it differs in {', '.join(differing[:6])}")

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdb.base import printable
+from hvdb.base import identity, printable
 from hvdb.base.errors import HvdbError
 from hvdb.base.record import Malformed
 
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES = identity.MAX_FILE_BYTES
 MAX_SECONDS = 86400.0
 LATE = 1.1  # a gradient may be ready so late, of the end of backward, which another clock may have told
 MAX_UNITS, MAX_ELEMENTS = 1 << 30, 1 << 40
@@ -30,11 +30,12 @@ MAX_LETTERS, MAX_FACTORS_LETTERS = 200, 1 << 16  # of a key and a value, and of 
 
 @dataclass(frozen=True)
 class Profile:
-    """The step of one rank alone. Times in seconds. gradients: their number. elements: of all of them
-    together; smallest, largest: of one."""
+    """The step of one rank alone. Times in seconds. hash: Run.replay of a run that replays it. gradients: their number.
+    elements: of all of them together; smallest, largest: of one."""
 
     file: Path
     sha256: str
+    hash: str
     model: str
     unit: str
     units_per_step: int
@@ -112,6 +113,7 @@ def read(file: Path) -> Profile:
         made = Profile(
             file=file,
             sha256=hashlib.sha256(content).hexdigest(),
+            hash=identity.of_content(content),
             model=header["model"],
             unit=header.get("unit", "images"),
             units_per_step=numbers[work],

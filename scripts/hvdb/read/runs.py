@@ -17,6 +17,7 @@ from hvdb.base.sqlite import sqlite3
 from hvdb.read import store, values
 
 IMAGES = "images"
+UNKNOWN = "unknown"  # the recording of a replay whose hvd_bench did not store it (programs before 2026-11-29)
 Item, Key = TypeVar("Item"), TypeVar("Key")
 
 
@@ -112,6 +113,11 @@ class Run:
     def unit(self) -> str:
         """What `batch_size` and `images_per_second` count: images, or the unit of a replayed profile."""
         return self.fact("work.unit") or IMAGES
+
+    @property
+    def replay(self) -> str:
+        """Which recording the run replayed: the hash of the profile, UNKNOWN, or "" for a run that computed."""
+        return self.fact("replay.profile") or (UNKNOWN if self.columns["device"] == "replay" else "")
 
     def fact(self, key: str) -> str:
         """Returns the value of the fact `key` in provenance, or "" if the run has no such fact."""

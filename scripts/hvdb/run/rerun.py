@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hvdb.base import data, printable, process
-from hvdb.base.errors import HvdbError
+from hvdb.base import data, identity, printable, process
+from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.interval import Interval
 from hvdb.judge import comparable
 from hvdb.judge.bootstrap import pool, ratio
 from hvdb.judge.comparable import Difference
 from hvdb.judge.efficiency import step_time
 from hvdb.read import recorded_command
-from hvdb.read.runs import Run
+from hvdb.read.runs import UNKNOWN, Run
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def find_program(named: Path | None = None) -> Path:
 def command_at(place: Place, run: Run, store_file: Path) -> Command:
     """Returns the command that repeats `run` at `place` and writes its results to `store_file`.
 
-    Errors: HvdbError if a part of the record is not known to be safe, or if `place` lacks a file that the run needs.
+    Errors: HvdbError if a part of the record is not known to be safe, or if `place` lacks a file that the run needs;
+    NotComparable if `place` names another recording than the run replayed.
     """
     line = run.session["command_line"]
     try:
@@ -105,6 +106,11 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
         ) from error
     given = {"replay": place.replay, "tuning-folder": place.tuning_folder}
     files = {name: path.absolute() for name, path in given.items() if path}
+    if place.replay and run.replay not in ("", UNKNOWN) and (here := identity.of_file(place.replay)) != run.replay:
+        raise NotComparable(
+            f"--replay {place.replay}: is profile {here}, and run {run.short_id} replayed profile {run.replay}: name a "
+            "copy of that recording"
+        )
     left_out = [*recorded.left_out, *_without_launcher(run, recorded, place)]
     if "tuning-folder" in recorded.files and not place.tuning_folder:
         left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")

@@ -23,7 +23,7 @@ from hvdb.judge.history import Series, SeriesOutcome
 from hvdb.judge.prediction_interval import NewestJudgement
 from hvdb.judge.thresholds import COST
 from hvdb.judge.verdict import Verdict
-from hvdb.read.runs import Run
+from hvdb.read.runs import UNKNOWN, Run
 from hvdb.show import tables, verdict_report
 from hvdb.show.verdict_report import finite
 
@@ -33,6 +33,7 @@ UNITS = {COST: "images/s", "efficiency": "efficiency %"}
 NOT_JUDGED = "not judged"
 MAX_DATE_LENGTH = 19  # number of characters in 2026-11-23T20:05:00
 SHOWN_DIFFERENCES = 6
+ANY_RECORDING = "these sessions do not say which recording they replayed, so recordings of one name are one series here"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +166,7 @@ def expectation(entry: Expected) -> str:
 def details(outcome: SeriesOutcome) -> list[str]:
     """Returns lines about one series: why it was opened, expected changes, change points, the reason of its verdict."""
     series, known = outcome.series, outcome.judgement
-    lines = []
+    lines = [ANY_RECORDING] if series.runs[0].replay == UNKNOWN else []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]
     lines += [expectation(entry) for index in sorted(series.begins) for entry in series.begins[index]]
     lines += [_change(series, change) for change in outcome.changes or []]

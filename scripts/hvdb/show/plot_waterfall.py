@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from hvdb.base import printable
-from hvdb.judge import efficiency
+from hvdb.judge import comparable, efficiency
 from hvdb.read.runs import Component, Run
 from hvdb.show import figure, tables
 
@@ -105,7 +105,7 @@ def _panel(axes: Axes, run: Run, names: Sequence[str]) -> tuple[float, float]:
     style = {"va": "center", "fontweight": "bold", "color": figure.BLUE}
     figure.note(axes, reached_text(reached), (percent, last), (4, 0), **style)
     timing = "" if run.step_seconds is None else f", step {1000.0 * run.step_seconds:.0f} ms"
-    words = [tables.title(run.model), f"{run.world_size} ranks", *tables.marks(run.columns)]
+    words = [tables.title(run.model), f"{run.world_size} ranks", *tables.marks(comparable.curve(run))]
     axes.set_title(printable.label(", ".join(words)), pad=16)
     size = f"batch {run.batch_size}" + (f", {run.image_size} px" if run.image_size else "")
     how = printable.label(f"{run.compute_type}, {size}, {run.schedule}, {run.comm}{timing}")

@@ -9,7 +9,7 @@ from hvdb.base.interval import Interval
 from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.read.predictions import PredictedRow, Prediction
 from hvdb.read.published import PublishedPoint
-from hvdb.read.runs import IMAGES
+from hvdb.read.runs import IMAGES, UNKNOWN
 from hvdb.show import tables
 from hvdb.show.document import Bullets, Section, Table
 
@@ -120,7 +120,8 @@ def _measured(prediction: Prediction, row: PredictedRow, cells: Sequence[Efficie
         kind = options[-1] if "--allreduce-dtype" in options else "fp32"
         how = (prediction.what_ifs[0].schedule, prediction.device, kind)
         there = tuple(known[name] for name in ("schedule", "device", "allreduce_type"))
-        if of_cell(cell) == _subject(prediction, row.ranks) and there == how:
+        same = known["replay"] in ("", UNKNOWN, prediction.training.get("replay.profile"))
+        if of_cell(cell) == _subject(prediction, row.ranks) and there == how and same:
             marks = tables.marks(known)
             found.append(tables.efficiency_text(cell.efficiency) + (f" ({', '.join(marks)})" if marks else ""))
     return "; ".join(found) or "-"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hvdb.base import printable
 from hvdb.base.interval import Interval, one_decimal
-from hvdb.judge import efficiency
+from hvdb.judge import comparable, efficiency
 from hvdb.judge.rank_work import Examined
 from hvdb.judge.slow_ranks import CONFIDENCE, Finding
 from hvdb.show import tables
@@ -40,7 +40,7 @@ def slower(finding: Finding, unit: str = "") -> str:
 def title(examined: Examined) -> str:
     """Returns one line about the run."""
     run, samples = examined.run, examined.seconds.shape[1]
-    words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
+    words = [tables.title(run.model), *tables.marks(comparable.curve(run)), f"batch {run.batch_size}", run.compute_type]
     if models := run.fact("gpu.name"):
         words.append(models)
     if efficiency.VALIDATION in run.provenance:

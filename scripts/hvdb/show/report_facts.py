@@ -30,7 +30,7 @@ def world(run: Run) -> str:
 
 def name(run: Run) -> str:
     """Returns the name of the run's network, with the words of tables.marks() for the run."""
-    return ", ".join([tables.title(run.model), *tables.marks(run.columns)])
+    return ", ".join([tables.title(run.model), *tables.marks(comparable.curve(run))])
 
 
 def _work(work: KindShare | Operation, total: float, peaks: Peaks | None) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ COMPONENTS["efficiency"] = COMPONENTS.pop("efficiency")
 
 # Matches the text of a figure: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)".
 FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
+SHOWN_DIGITS = 8  # of a profile's hash, as of the UUIDs of runs
 SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 
@@ -36,13 +37,13 @@ def title(model: str) -> str:
 def marks(configuration: Mapping[str, Any]) -> list[str]:
     """Returns words for the properties in which a row is not an ordinary measurement of training.
 
-    These words must be shown wherever the row is shown.
+    configuration: comparable.curve() of a run. These words must be shown wherever the row is shown.
     """
-    device = configuration["device"]
+    device, profile = configuration["device"], configuration["replay"]
     properties = {
         "traced": configuration["traced"],
         "simulated": configuration["origin"] == "simulated",
-        "replayed compute": device == "replay",
+        f"replayed compute (profile {profile[:SHOWN_DIGITS]})": device == "replay",
         "naive reference": device == "reference",
     }
     return [mark for mark, holds in properties.items() if holds]

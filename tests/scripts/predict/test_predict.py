@@ -19,6 +19,7 @@ import numpy as np
 from harness import FolderTest, call, executable
 from synthetic_store import CollSpec, SessionSpec, make
 
+from hvdb.base import identity
 from hvdb.predict import draws
 
 ELEMENTS = 1 << 20
@@ -500,6 +501,21 @@ class RefusalTest(PredictTest):
         self.measure(training(), source_run="another", model="vgg16") if not self.db.exists() else None
         self.profile.write_text(profile_text("another", model="vgg16"), encoding="utf-8")
         self.refused(3, "no session with the phases solo, none and full of vgg16, fp32, 8 images a step")
+
+    def test_a_profile_of_another_recording_of_that_name(self) -> None:
+        columns = {"plan_hash": PLAN, "data_plane": "shm", "device": "replay"}
+        made = identity.of_content(profile_text().encode())
+        for profile, code in (("1" * 16, 4), (made, 0), ("", 0)):
+            facts = FACTS | ({"replay.profile": (profile, 1)} if profile else {})
+            self.measure(training(provenance=facts, columns=columns), self.COLL, source_run="none")
+            if code:
+                self.refused(
+                    4, f"a.replay: is profile {made}, and run .* replayed {profile}: the stores hold sessions of"
+                )
+            else:
+                said = "does not say which recording it replayed"
+                (self.assertNotIn if profile else self.assertIn)(said, self.predict(2)[0])
+            self.db.unlink()
 
     def test_no_training(self) -> None:
         self.measure(self.COLL)
