@@ -25,7 +25,10 @@ constexpr int kAttempts = 10;
 constexpr std::chrono::milliseconds kPause{100};
 constexpr const char* kUsableSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
-    " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete' OR run.traced <> 0) = 0";
+    " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete' OR run.traced <> 0 OR EXISTS ("
+    "SELECT 1 FROM provenance AS planned JOIN provenance AS played ON played.run_uuid = planned.run_uuid"
+    " WHERE planned.run_uuid = run.uuid AND planned.key = 'label.replay' AND played.key = 'replay.profile'"
+    " AND planned.value <> played.value)) = 0";
 
 // Counts the tables, so that a damaged store and a store with a view in place of a table are refused. A view would run
 // SQL that the file's author wrote.

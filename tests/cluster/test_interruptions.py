@@ -51,9 +51,9 @@ class Interrupted(ClusterTest):
         cls.addClassCleanup(pool.shutdown, cancel_futures=True)
         cls.outcomes = {case: pool.submit(getattr(cls, f"case_{case}"), cls()) for case in CASES}
 
-    def begun(self, case: str, steps: int = 60, later_step_seconds: float = 0.005) -> tuple[Campaign, str]:
-        """Starts a campaign of `steps` steps a cell. Waits until its second cell runs. Returns campaign and job number.
-        The steps take 0.1 s, and `later_step_seconds` in sessions that start after the second cell."""
+    def begun(self, case: str, steps: int = 60) -> tuple[Campaign, str]:
+        """Starts a campaign of `steps` steps of 0.1 s a cell. Waits until its second cell runs. Returns campaign and
+        job number."""
         folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
         replay = profile(folder, step_seconds=0.1)
         campaign = Campaign(
@@ -64,7 +64,6 @@ class Interrupted(ClusterTest):
         self.assertEqual(campaign.finished_cells(), 1)
         (job,) = campaign.numbers()
         campaign.wait_until(lambda: self.has_a_run_begun(campaign), "the second cell's run in its store")
-        profile(folder, step_seconds=later_step_seconds)
         return campaign, job
 
     @staticmethod
@@ -101,10 +100,9 @@ class Interrupted(ClusterTest):
 
     def case_time_limit(self) -> None:
         """The time limit is one minute, Slurm's shortest. Three cells take longer. Slurm compares every 30 s."""
-        campaign, job = self.begun("time_limit", steps=200, later_step_seconds=0.1)
+        campaign, job = self.begun("time_limit", steps=200)
         self.control("update", f"jobid={job}", "timelimit=1")
         campaign.wait_until_idle(150)
-        profile(campaign.folder.parent, step_seconds=0.005)
         self.assertIn("signal", campaign.events(), "warned, or ended, by Slurm")
         self.assertLess(campaign.cells_in("done"), CELLS)
         campaign.resume()
@@ -149,7 +147,6 @@ class Interrupted(ClusterTest):
         index, node = elements[array]
         urgent = self.cluster.submit("#!/bin/sh\nsleep 3\n", "--partition=urgent", f"--nodelist={node}", "--exclusive")
         self.assertEqual(self.cluster.finished(urgent, 90)["JobState"], "COMPLETED")
-        profile(folder, step_seconds=0.005)
         self.start_at_once(campaign, f"{array}_{index}", ARRAY_CELLS)
         starts = [line for line in campaign.events().splitlines() if " start " in line]
         self.assertEqual(sorted("restart=1" in line for line in starts), [False, False, True], starts)

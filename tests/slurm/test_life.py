@@ -153,6 +153,25 @@ class SubmitTest(LifeTest):
         self.refused(self.call("submit", self.folder), "was submitted before; resume")
         self.assertEqual(self.good("resume"), "nothing to hand in: the rest is at work\n")
 
+    def test_a_step_that_is_recorded_anew_makes_new_cells(self) -> None:
+        step = self.top / "vgg16.replay"
+        step.write_bytes(b"one")
+        self.submitted(ONCE + f'[options]\nreplay = "{self.top}/{{model}}.replay"\n')
+        self.cluster.run_all()
+        measured = set(self.sessions())
+        self.assertEqual(self.good("resume"), "nothing to hand in: all cells are held\n")
+        step.write_bytes(b"two")
+        self.refused(
+            self.call("resume", self.folder), f"{step}: was recorded anew: it is profile ", "generate it again"
+        )
+        self.generate()
+        self.assertEqual(self.counts(), {"lacking": len(measured)})
+        self.good("resume")
+        self.cluster.run_all()
+        self.assertEqual(len(self.sessions()), 2 * len(measured))
+        step.unlink()
+        self.refused(self.call("resume", self.folder), f"{step}: the recorded step cannot be read: No such file")
+
     def test_only(self) -> None:
         self.generate()
         self.assertIn("n0002: job 101", self.good("submit", "--only", "n0002"))

@@ -91,6 +91,7 @@ class HashTest(unittest.TestCase):
         changes |= {"allreduce_dtype": "bf16", "schedule": "negotiated", "seed": 2, "efficiency": True}
         changes |= {"options": (("image-size", "32"),), "device": "cpu", "allocation_nodes": 2}
         changes |= {"repetition": 2, "site": "other", "surroundings": "00000000"}
+        changes |= {"profile": "00000000"}
         self.assertEqual(set(changes) | {"role"}, {f.name for f in dataclasses.fields(cell)})
         hashes = {cell.hash} | {dataclasses.replace(cell, **{name: value}).hash for name, value in changes.items()}
         self.assertEqual(len(hashes), 1 + len(changes))

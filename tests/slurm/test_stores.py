@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from campaigns import HANG, REPOSITORY, SCRIPTS, fault, slowness
@@ -26,8 +27,13 @@ RUN |= {"schedule": "static", "comm": "mpi", "data_plane": "shm", "world_size": 
 RUN |= {"nodes": 1, "threads": 1, "seed": 1, "fingerprint": "0"}
 
 
-def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **columns: object) -> None:
-    """Adds a session with one run for each status to the store `path`. Makes the store if it does not exist."""
+def add_session(
+    path: Path, cell: str, *statuses: str, seconds: int = 10, facts: Mapping[str, str] = {}, **columns: object
+) -> None:
+    """Adds a session with one run for each status to the store `path`. Makes the store if it does not exist.
+
+    facts: those that are empty are left out.
+    """
     fresh = not path.exists()
     connection = sqlite3.connect(path)
     if fresh:
@@ -40,8 +46,9 @@ def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **colu
         row |= columns
         marks = ", ".join("?" * len(row))
         connection.execute(f"INSERT INTO run ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
-        if cell:
-            connection.execute("INSERT INTO provenance VALUES (?, 'label.cell', ?, 0)", (row["uuid"], cell))
+        for key, value in {"label.cell": cell, **facts}.items():
+            if value:
+                connection.execute("INSERT INTO provenance VALUES (?, ?, ?, 0)", (row["uuid"], key, value))
     connection.commit()
     connection.close()
 
@@ -79,6 +86,12 @@ class StoresTest(unittest.TestCase):
         add_session(self.a, "good", "complete")
         add_session(self.a, "traced", "complete", "complete", traced=1)
         self.assertEqual(self.held(), {"good"})
+
+    def test_a_session_that_replayed_another_recording_than_planned_counts_for_nothing(self) -> None:
+        for cell, planned, played in (("good", "one", "one"), ("old_program", "one", ""), ("other", "one", "two")):
+            add_session(self.a, cell, "complete", facts={"label.replay": planned, "replay.profile": played})
+        add_session(self.a, "unplanned", "complete", facts={"replay.profile": "two"})
+        self.assertEqual(self.held(), {"good", "old_program", "unplanned"})
 
     def test_what_a_killed_job_left(self) -> None:
         add_session(self.folder / "a.db.0a0b.partial", "unpublished", "complete")

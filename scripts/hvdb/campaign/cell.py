@@ -44,7 +44,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cell:
-    """One launch of hvd_bench. `hash` covers all fields except `role`, which follows from the other fields."""
+    """One launch of hvd_bench. `hash` covers all fields except `role`, which follows from the other fields.
+
+    profile: identity.of_file() of the recorded step that is replayed; "" if none is.
+    """
 
     role: str
     shape: Shape
@@ -61,12 +64,15 @@ class Cell:
     repetition: int
     site: str
     surroundings: str  # Site.surroundings
+    profile: str = ""
 
     @property
     def hash(self) -> str:
         """16 hexadecimal digits, by which the cell is found in stores."""
         data = dataclasses.asdict(self)
         del data["role"]
+        if not self.profile:
+            del data["profile"]  # the hash is then that of older versions, whose cells had no such field
         return digest(data)
 
     def arguments(self) -> list[str]:
@@ -78,4 +84,6 @@ class Cell:
             words.append("--efficiency")
         for name, value in self.options:
             words += [f"--{name}"] if value == "" else [f"--{name}", value]
+        if self.profile:
+            words += ["--label", f"replay={self.profile}"]
         return words

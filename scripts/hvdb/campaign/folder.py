@@ -15,7 +15,7 @@ from hvdb.base import locks, record, whole_file
 from hvdb.base.data import called
 from hvdb.base.errors import CampaignError
 from hvdb.base.record import From, Malformed
-from hvdb.campaign import script
+from hvdb.campaign import script, spec
 from hvdb.campaign.cell import Cell
 from hvdb.campaign.plan import Plan
 from hvdb.campaign.script import Layout
@@ -57,7 +57,10 @@ class JobEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The facts about a campaign that the commands submit, status, resume and cancel need."""
+    """The facts about a campaign that the commands submit, status, resume and cancel need.
+
+    replays: absolute path of a recorded step -> its hash when the campaign was generated.
+    """
 
     name: str
     site: str
@@ -67,6 +70,7 @@ class Manifest:
     job_prefix: str
     folder: str
     layout: Layout
+    replays: dict[str, str]
     jobs: tuple[JobEntry, ...]
 
     def units(self) -> Iterator[tuple[JobEntry, int]]:
@@ -78,12 +82,14 @@ class Manifest:
 
 def _entry(plan: Plan, cell: Cell) -> CellEntry:
     what = f"{cell.model} batch {cell.batch_size} {cell.dtype} {cell.schedule}"
+    what += f" profile {cell.profile}" if cell.profile else ""
     return CellEntry(cell.hash, cell.role, cell.shape.ranks, what, round(plan.cell_seconds[cell.hash], 1))
 
 
 def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any]:
     smallest = plan.jobs[0].nodes
     first = plan.jobs[0].name.split("-r")[0]
+    recorded = spec.replays(plan.spec).items()
     jobs = []
     for job in plan.jobs:
         gates = plan.spec.first_job_gates and job.nodes == smallest and job.name.split("-r")[0] == first
@@ -104,6 +110,7 @@ def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any
         "spec": dataclasses.asdict(plan.spec),
         "profile": dataclasses.asdict(plan.site),
         "left_out": list(plan.left_out),
+        "replays": {str(file.absolute()): plan.profiles[model] for model, file in recorded if model in plan.profiles},
         "jobs": jobs,
     }
 
@@ -177,6 +184,7 @@ def read(folder: Path) -> Manifest:
     data = _load(path)
     if isinstance(submit := data.get("submit"), dict):
         submit.setdefault("keep_variables", [])  # older folders have no such field
+    data.setdefault("replays", {})  # nor this one
     try:
         made = record.read(Manifest, data, others=True, layout=Layout(folder))
     except Malformed as fault:

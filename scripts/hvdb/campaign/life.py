@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hvdb.base import progress
+from hvdb.base import identity, progress
 from hvdb.base.errors import CampaignError, SubmissionStopped
 from hvdb.campaign import scheduler, stores
 from hvdb.campaign.folder import JobEntry, Manifest
@@ -57,6 +57,16 @@ def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
     for name in only:
         if name not in names:
             raise CampaignError(f"--only {name}: there is no such job; jobs: {', '.join(names)}")
+
+
+def require_recordings(manifest: Manifest) -> None:
+    """Errors: CampaignError if a recorded step is not the one for which the cells were planned; HvdbError."""
+    for file, profile in manifest.replays.items():
+        if (now := identity.of_file(Path(file))) != profile:
+            raise CampaignError(
+                f"{file}: was recorded anew: it is profile {now}, and the campaign was generated for {profile}; "
+                "generate it again: the cells of the new recording are new ones, and the stores keep those of the old"
+            )
 
 
 def held_cells(

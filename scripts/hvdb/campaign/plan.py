@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hvdb.base.errors import CampaignError
 from hvdb.campaign.cell import ONE_NODE, ONE_RANK, SCALE, Cell, Shape, shuffled
@@ -109,6 +110,7 @@ class Plan:
     jobs: tuple[Job, ...]
     left_out: tuple[str, ...]
     cell_seconds: dict[str, float]  # hash of a cell -> the most seconds that the cell may take
+    profiles: Mapping[str, str]  # model -> Cell.profile
 
     def cells(self) -> Iterator[tuple[Job, int, Cell]]:
         """Yields every cell with its job and its repetition."""
@@ -164,8 +166,9 @@ def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
 class _CellMaker:
     """Makes the cells of one spec on one site. Properties in which these cells differ are arguments of the methods."""
 
-    def __init__(self, spec: Spec, site: Site, allocation_nodes: int) -> None:
+    def __init__(self, spec: Spec, site: Site, profiles: Mapping[str, str], allocation_nodes: int) -> None:
         self._spec = spec
+        self._profiles = profiles
         self._site = site
         self._nodes = allocation_nodes
 
@@ -194,6 +197,7 @@ class _CellMaker:
             repetition=1,
             site=self._site.name,
             surroundings=self._site.surroundings,
+            profile=self._profiles.get(model, ""),
         )
 
     def block(self, model: str, dtype: str, seed: int, batches: dict[Shape, int], one_node: Shape) -> list[Cell]:
@@ -231,13 +235,20 @@ def _strong_batches(
     return batches, min(whole, most or whole)
 
 
-def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_out: dict[str, None]) -> list[list[Cell]]:
+def _blocks(
+    spec: Spec,
+    site: Site,
+    profiles: Mapping[str, str],
+    nodes: int,
+    all_shapes: list[Shape],
+    left_out: dict[str, None],
+) -> list[list[Cell]]:
     """Returns the blocks of cells to run in an allocation of `nodes` nodes.
 
     A block has the cells of one scaling, model, type and seed, and their baselines. A cell that several blocks need is
     in the first of them.
     """
-    maker = _CellMaker(spec, site, nodes)
+    maker = _CellMaker(spec, site, profiles, nodes)
     full = ranks_per_node(spec, site)
     one_node = Shape(full, 1, full)
     here = [shape for shape in all_shapes if shape.nodes == nodes]
@@ -307,8 +318,12 @@ def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -
     return tuple(dataclasses.replace(cell, repetition=repetition) for cell in order)
 
 
-def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
+def make(
+    spec: Spec, site: Site, pilot: Pilot | None = None, profiles: Mapping[str, str] = MappingProxyType({})
+) -> Plan:
     """Returns the jobs of `spec` on `site`. With `pilot`, walltimes are computed from the pilot's measured times.
+
+    profiles: model -> hash of the recorded step that its cells replay.
 
     Errors: those of ranks_per_node() and shapes(); CampaignError for a block that does not fit the longest walltime.
     """
@@ -318,7 +333,7 @@ def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
     jobs = []
     cell_seconds: dict[str, float] = {}
     for nodes in sorted({shape.nodes for shape in all_shapes}):
-        parts = _packed(spec, site, nodes, _blocks(spec, site, nodes, all_shapes, left_out), time)
+        parts = _packed(spec, site, nodes, _blocks(spec, site, profiles, nodes, all_shapes, left_out), time)
         for number, (blocks, seconds) in enumerate(parts, start=1):
             name = f"n{nodes:04d}" + (f"-p{number}" if len(parts) > 1 else "")
             cells = {r: _ordered(spec, name, blocks, r) for r in range(1, spec.repetitions + 1)}
@@ -329,4 +344,4 @@ def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
                 jobs.append(Job(own, nodes, group, seconds, time.walltime(seconds)))
     if not jobs:
         raise CampaignError(f"campaign {spec.name}: nothing is left to run: {'; '.join(left_out)}")
-    return Plan(spec, site, tuple(jobs), tuple(left_out), cell_seconds)
+    return Plan(spec, site, tuple(jobs), tuple(left_out), cell_seconds, profiles)

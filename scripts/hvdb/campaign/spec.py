@@ -86,6 +86,12 @@ class Spec:
         return float(dict(self.options).get("max-time", bench_options.DEFAULT_MAX_TIME_SECONDS))
 
 
+def replays(study: Spec) -> dict[str, Path]:
+    """Returns model -> the recorded step that its cells replay; empty if the cells compute."""
+    file = dict(study.options).get("replay")
+    return {model: Path(file.replace("{model}", model)) for model in study.models} if file else {}
+
+
 def _for_each(models: Sequence[str], given: int | dict[str, int], place: str) -> dict[str, int]:
     """Returns model -> number. given: one number for all models, or this dictionary. Errors: Malformed."""
     if isinstance(given, int):

@@ -1,7 +1,8 @@
 """Reads from a campaign's stores which cells are done and how long launches took. Writes nothing.
 
 A cell is done if a session has the cell's hash (provenance 'label.cell') and every run of this session is complete and
-neither traced nor profiled, because no table of a campaign takes traced or profiled runs.
+neither traced nor profiled, because no table of a campaign takes traced or profiled runs. A run that replayed another
+recording ('replay.profile') than the campaign planned ('label.replay') is not done either.
 Job scripts ask `hvd_bench stored cell FILE...`, which applies the same rule. tests/slurm compares both implementations.
 """
 
@@ -28,7 +29,10 @@ SESSIONS = """
 SELECT fact.value
 FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?
 GROUP BY run.session_uuid, fact.value
-HAVING sum(run.status <> 'complete' OR run.traced <> 0) = 0
+HAVING sum(run.status <> 'complete' OR run.traced <> 0 OR EXISTS (
+  SELECT 1 FROM provenance AS planned JOIN provenance AS played ON played.run_uuid = planned.run_uuid
+  WHERE planned.run_uuid = run.uuid AND planned.key = 'label.replay' AND played.key = 'replay.profile'
+    AND planned.value <> played.value)) = 0
 """
 
 LAUNCHES = """

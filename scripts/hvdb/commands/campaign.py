@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdb.base import data, edge, printable, progress
+from hvdb.base import data, edge, identity, printable, progress
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, CampaignError
 from hvdb.campaign import events, folder, life, plan, site, spec, status, stores
 from hvdb.campaign.plan import duration_text
@@ -124,7 +124,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
     pilot = stores.pilot(arguments.pilot) if arguments.pilot else None
     for note in pilot.notes if pilot else ():
         print(printable.terminal(f"note: {note}"), file=sys.stderr)
-    made = plan.make(study, machine, pilot)
+    replays = {} if arguments.dry_run else spec.replays(study)
+    made = plan.make(study, machine, pilot, {model: identity.of_file(file) for model, file in replays.items()})
     if not (arguments.out or arguments.dry_run):
         raise CampaignError("generate: --out FOLDER is missing (or --dry-run, to see what it would be)")
     if arguments.dry_run:
@@ -147,6 +148,7 @@ def run_hand_in(arguments: argparse.Namespace) -> int:
     """Runs the commands submit and resume."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
+    life.require_recordings(manifest)
     with folder.locked(manifest.layout) as lock:
         if arguments.command == "submit" and not arguments.dry_run and life.Journal(manifest).submitted():
             raise CampaignError(f"{arguments.folder}: was submitted before; resume hands in what is missing")
