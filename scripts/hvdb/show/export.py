@@ -14,7 +14,7 @@ from typing import Any
 
 from hvdb.base import printable
 from hvdb.base.interval import Interval
-from hvdb.judge import efficiency
+from hvdb.judge import comparable, efficiency
 from hvdb.read.runs import Run
 
 # Version of a JSON line (docs/compatibility.md). Raise it with each change that can break a reader.
@@ -23,18 +23,22 @@ FORMAT_VERSION = 1
 _COLUMNS = (
     *("started_utc", "finished_utc", "status", "status_reason", "origin", "phase", "model", "batch_size", "image_size"),
     *("device", "compute_type", "allreduce_type", "schedule", "comm", "data_plane", "nodes", "threads"),
-    *("measured_steps", "stop_reason", "step_seconds", "step_seconds_low", "step_seconds_high", "confidence"),
+    *("measured_steps", "batches_per_iter", "stop_reason"),
+    *("step_seconds", "step_seconds_low", "step_seconds_high", "confidence"),
     *("final_loss", "checks", "fingerprint"),
 )
 # The values of a JSON line that say which cell a run belongs to.
-LABELS = (
+_CELL = (
     *("model", "ranks", "nodes", "phase", "batch_size", "image_size", "auxiliary_head", "unit"),
     *("device", "compute_type", "allreduce_type", "schedule", "comm", "threads"),
 )
+# All labels. Those after _CELL keep series apart that options, software or machines set apart.
+LABELS = (*_CELL, "host", "fingerprint")
+_LABEL = "label."  # begins the keys of facts that `hvd_bench --label` stores
 # Name of a metric -> the value of a JSON line that it shows, and what it means.
 _OF_RUN = {
     "hvd_bench_start_timestamp_seconds": ("start", "When the newest run of the cell began."),
-    "hvd_bench_step_seconds": ("step_seconds", "Median step time, the maximum over ranks."),
+    "hvd_bench_step_seconds": ("step_seconds", "Median step time of all ranks together."),
     "hvd_bench_step_low_seconds": ("step_seconds_low", "Lower end of the interval of the step time."),
     "hvd_bench_step_high_seconds": ("step_seconds_high", "Upper end of the interval of the step time."),
     "hvd_bench_units_per_second": ("units_per_second", "Images, or what label unit says, per second of all ranks."),
@@ -72,6 +76,10 @@ def record(run: Run) -> dict[str, Any]:
         "auxiliary_head": bool(run.auxiliary_head),
         "ranks": run.world_size,
         "host": run.ranks[0]["host"] if run.ranks else None,
+        "options": comparable.settings(run),
+        "labels": {
+            key.removeprefix(_LABEL): fact.value for key, fact in run.provenance.items() if key.startswith(_LABEL)
+        },
         "commit": run.fact("git.commit") or None,
         "unit": run.unit,
         "units_per_second": _finite(run.images_per_second),
@@ -112,15 +120,22 @@ def _label(name: str, value: object) -> str:
 
 
 def prometheus(runs: Iterable[Run]) -> str:
-    """Returns gauges with the newest of `runs` of each cell. A cell has one value for each of LABELS.
+    """Returns gauges with the newest of `runs` of each cell.
+
+    The runs of a cell have one value for each of _CELL, and agree in options and kind of machine. Their software may
+    differ, as may the hosts of a cluster: labels say which the newest run had.
 
     runs: in the order of time. A value that was not measured has no line, and lines have no time of their own, because
     node_exporter refuses it.
     """
-    cells = {}
+    newest: dict[tuple, dict[str, Any]] = {}
     for run in runs:
         values = {**record(run), "start": _start(run.started_utc)}
-        cells[",".join(_label(name, values[name]) for name in LABELS)] = values
+        cell = tuple(values[name] for name in _CELL), tuple(sorted(values["options"].items())), run.batches_per_iter
+        cell += tuple(map(run.fact, comparable.MACHINE_FACTS))
+        newest.pop(cell, None)  # so that the order is that of time
+        newest[cell] = values
+    cells = {",".join(_label(name, values[name]) for name in LABELS): values for values in newest.values()}
     lines = []
     for name, (key, meaning) in _OF_RUN.items():
         lines += _family(name, meaning, [(labels, values[key]) for labels, values in cells.items()])

@@ -74,6 +74,29 @@ class PrometheusTest(FolderTest):
         self.assertEqual(len(of_phase(samples, unit="tokens", auxiliary_head="false", model="resnet101")), 1)
         self.assertEqual({tuple(name for name, _ in pairs) for pairs in samples}, {tuple(sorted(export.LABELS))})
 
+    def test_options_and_kinds_of_machines_are_cells_and_software_is_not(self) -> None:
+        def session(month: int, **facts: str) -> SessionSpec:
+            known = {"cpu.model": "Test CPU", "lib.onednn": "3.5", "engine.bucket_bytes": "26214400", **facts}
+            provenance = {key: (value, 1) for key, value in known.items()}
+            return SessionSpec(
+                full=1 + month / 10, started=f"2026-0{month}", provenance=provenance, fingerprint=f"{month}"
+            )
+
+        small, ring = {"engine.bucket_bytes": "1048576"}, {"comm.algorithm": "ring"}
+        others = [small, ring, {"env.NCCL_ALGO": "Tree"}, {"replay.profile": "1" * 16}, {"cpu.model": "Other CPU"}]
+        newer = [session(8, **{"lib.onednn": "3.6"}), session(9, **small)]
+        make(self.db, session(1), *(session(i, **other) for i, other in enumerate(others, 2)), *newer)
+        samples = self.exported()["hvd_bench_step_seconds"]
+        found = {dict(pairs)["fingerprint"] for pairs in samples if dict(pairs)["phase"] == "full"}
+        self.assertEqual(found, {f"{month}full" for month in (3, 4, 5, 6, 8, 9)}, "months 1 and 2 have a newer run")
+
+    def test_the_files_of_two_machines_have_no_series_in_common(self) -> None:
+        make(self.db, SessionSpec())
+        first = self.exported()
+        self.change("UPDATE rank SET host = 'n2'")
+        for name, samples in self.exported().items():
+            self.assertFalse(first[name].keys() & samples.keys(), name)
+
     def test_an_efficiency_that_is_not_resolved_has_ends_alone(self) -> None:
         make(self.db, SessionSpec())
         self.change("UPDATE decomposition SET low = 0.5, high = 0.9 WHERE component = 'efficiency'")
@@ -185,6 +208,14 @@ class JsonLinesTest(FolderTest):
         self.assertAlmostEqual(full["parts"]["update"]["seconds"], 0.0125)
         self.assertEqual(lines[-1]["traced"], True)
         self.assertEqual(lines[-1]["cautions"], ["few processors"])
+
+    def test_options_and_labels(self) -> None:
+        facts = {"engine.bucket_bytes": ("1048576", 1), "option.num_iters": ("6", 0), "lib.glibc": ("2.36", 1)}
+        facts |= {"env.OMP_NUM_THREADS": ("1", 1), "replay.profile": ("ab", 1), "label.night": ("7", 0)}
+        make(self.db, SessionSpec(phases=("full",), provenance=facts))
+        (line,) = self.lines()
+        options = {key: facts[key][0] for key in ("engine.bucket_bytes", "env.OMP_NUM_THREADS", "replay.profile")}
+        self.assertEqual((line["options"], line["labels"]), (options, {"night": "7"}))
 
     def test_no_value_is_nan_or_infinite(self) -> None:
         make(self.db, SessionSpec(phases=("full",)))
