@@ -12,6 +12,7 @@ import sys
 import tarfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY
@@ -97,6 +98,7 @@ class VisitTest(FolderTest):
         command = [self.root / "scripts/maintain/gpu_check", self.out, *arguments]
         paths = {"PATH": f"{self.folder}/path:{os.environ['PATH']}", "PYTHONPATH": f"{self.folder}/site"}
         environment = {**os.environ, **paths, "HVD_PYTHON": sys.executable}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen([str(word) for word in command], env=environment, text=True, **pipes)
 
@@ -264,7 +266,9 @@ class PartsTest(FolderTest):
         programs = {name: str(HVD_BENCH.with_name(name)) for name in ("hvd_bench", "train_step_bench")}
         executable(self.folder / "mpirun", '#!/bin/sh\nshift 4\nexec "$@"\n')
         words = self.words(**programs, torch=sys.executable, gpus="4", mpirun=str(self.folder / "mpirun"))
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        without_gpus = mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""})
+        without_gpus.start()
+        self.addCleanup(without_gpus.stop)
         for part in (*PARTS, *PARTS_OF_SEVERAL):
             if re.match("launch|train|replay|profile|choices|sweep|several-(fp16|coll|faults)", part.name):
                 result, text = gpu_check.run_part(part, words, 100)
