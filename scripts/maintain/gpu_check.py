@@ -91,7 +91,7 @@ OURS = {"LD_LIBRARY_PATH": "{libraries}"}
 NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_DEBUG": "WARN"}
 NCCL |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 NCCL["LD_LIBRARY_PATH"] = "{nccl_2_30}:{libraries}"
-# Of a host with several GPUs. An unbound rank leaves NCCL's threads free to run near its GPU.
+# Commands for a host with several GPUs. mpirun binds no rank, so that NCCL can run its threads near the rank's GPU.
 BANDWIDTH, EFFICIENCY = r"# Avg bus bandwidth *: ([0-9.e+]+)", rf"(?s:.*)efficiency ([0-9.]+ % \[.*?\])|{SPEED}"
 RANKS = "{mpirun} -n %s --bind-to none {hvd_bench}"
 SIZES, ONE_SIZE = "-b 1K -e 256M -f 4", "-b 8K -e 8K -G 20"

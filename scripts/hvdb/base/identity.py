@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hvdb.base import whole_file
 from hvdb.base.errors import HvdbError
 
 MAX_FILE_BYTES = 4 << 20  # of a replay profile; hvd_bench reads no larger one to simulate
@@ -25,13 +26,7 @@ def of_content(content: bytes) -> str:
 
 def of_file(file: Path) -> str:
     """Returns of_content() of a replay profile. Errors: HvdbError if it cannot be read, or is too large for one."""
-    try:
-        if file.exists() and not file.is_file():
-            raise HvdbError(f"{file}: not a file, and so no recorded step")
-        with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise HvdbError(f"{file}: the recorded step cannot be read: {error.strerror}") from None
+    content = whole_file.read_at_most(file, MAX_FILE_BYTES, "the recorded step ")
     if len(content) > MAX_FILE_BYTES:
         raise HvdbError(f"{file}: more than {MAX_FILE_BYTES >> 20} MiB, and so no recorded step")
     return of_content(content)

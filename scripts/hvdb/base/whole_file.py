@@ -79,15 +79,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_at_most(file: Path, most: int) -> bytes:
-    """Returns the content of a regular file, or its first `most` + 1 bytes if it is larger. Errors: HvdbError."""
+def read_at_most(file: Path, most: int, what: str = "") -> bytes:
+    """Returns the content of a regular file, or its first `most` + 1 bytes if it is larger. Errors: HvdbError.
+
+    what: what a person takes the file for, with a space at its end; for the error's text.
+    """
     try:
         if file.exists() and not file.is_file():  # reading a pipe would wait for ever
             raise HvdbError(f"{file}: not a file")
         with file.open("rb") as opened:
             return opened.read(most + 1)
     except OSError as error:
-        raise HvdbError(f"{file}: cannot be read: {error.strerror}") from error
+        raise HvdbError(f"{file}: {what}cannot be read: {error.strerror}") from error
 
 
 def write_bytes(file: Path, content: bytes, mode: int | None = None) -> None:
