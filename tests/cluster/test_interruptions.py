@@ -162,7 +162,7 @@ class Interrupted(ClusterTest):
 
 
 for name in CASES:
-    setattr(Interrupted, f"test_{name}", lambda self, name=name: self.outcomes[name].result(300))
+    setattr(Interrupted, f"test_{name}", lambda self, name=name: self.outcomes[name].result())
 
 
 if __name__ == "__main__":
