@@ -7,7 +7,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr double kGpuVisitSeconds = 1.0;
-constexpr double kCpuVisitSeconds = 0.5;     // short, so that a slow spell of the host covers a whole round and cancels
+constexpr double kCpuVisitSeconds = 0.25;    // short, so that a slow spell of the host covers a whole round and cancels
 constexpr double kCpuSessionSeconds = 60;    // a shared host is slow for seconds at a time, and a session must see many
 constexpr std::int64_t kGpuExactRounds = 3;  // least number of rounds, if the user asks for that many samples or more
 constexpr std::int64_t kMaxVisit = 100;      // samples
