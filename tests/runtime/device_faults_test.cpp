@@ -30,7 +30,8 @@ class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
                         const std::function<void(GpuRank&)>& linger = {}, KillableWorld* world = nullptr) {
     return on_gpu_ranks(3, {.ranks_per_node = GetParam().ranks_per_node, .world = world}, [&](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic),
-                          {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2});
+                          {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2},
+                          {.leave = {}, .library_patience = 500ms});
       Network network(rank, engine);
       engine.set_deadline(deadline);
       for (int step = 0; step < 100; ++step) {
