@@ -143,6 +143,11 @@ class System:
         return ", ".join([*words, *([f"and {more} more"] if more > 0 else [])])
 
 
+def _point(run: Run) -> tuple[Any, ...]:
+    """Returns what two runs share if they are the same phase on the same point of one scaling curve."""
+    return (*curve(run).values(), run.phase, run.columns["world_size"])
+
+
 def _setting_apart(leads: Sequence[Run]) -> list[str]:
     """Returns the names of facts that can change a result and differ between runs of equal configuration and ranks.
 
@@ -151,7 +156,7 @@ def _setting_apart(leads: Sequence[Run]) -> list[str]:
     first: dict[tuple, Run] = {}
     differing: set[str] = set()
     for lead in leads:
-        other = first.setdefault(tuple(lead.columns[name] for name in (*CURVE_COLUMNS, "phase", "world_size")), lead)
+        other = first.setdefault(_point(lead), lead)
         if lead.fingerprint != other.fingerprint:
             differing |= {d.key for d in differences(other, lead) if d.in_fingerprint}
     return sorted(differing - set(MACHINE_FACTS))
@@ -178,13 +183,10 @@ def systems(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
 def alike(first: System, second: System) -> tuple[Run, Run]:
     """Returns one run of each system. The two runs are as similar as possible in configuration, phase and ranks."""
 
-    def key(run: Run, columns: Sequence[str]) -> tuple:
-        return tuple(run.columns[name] for name in columns)
-
-    for columns in ((*CURVE_COLUMNS, "phase", "world_size"), ("model", "phase"), ("phase",)):
-        others = {key(run, columns): run for run in second.runs}
+    for key in (_point, lambda run: (run.columns["model"], run.phase), lambda run: run.phase):
+        others = {key(run): run for run in second.runs}
         for run in reversed(first.runs):
-            if other := others.get(key(run, columns)):
+            if other := others.get(key(run)):
                 return run, other
     return first.runs[-1], second.runs[-1]
 

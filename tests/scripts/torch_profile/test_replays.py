@@ -10,7 +10,7 @@ from synthetic_store import SessionSpec, make
 
 from hvdb.base import identity
 from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.judge import sides
+from hvdb.judge import comparable, sides
 from hvdb.read import runs
 from hvdb.show import tables
 
@@ -53,6 +53,8 @@ class ReplaysTest(FolderTest):
             self.assertEqual(out.count(f"gpt2, replayed compute (profile {profile})"), 2, out)
         _, out, _ = call("ranks", self.db, "--phase", "full", code=0)
         self.assertEqual(out.count("replayed compute"), 3, "the newest run of each recording")
+        (system,) = comparable.systems(runs.load([self.db]))
+        self.assertEqual(len({run.replay for run in system.runs}), 3, "one machine, whichever recording it replays")
 
     def test_history_has_a_series_for_each_recording(self) -> None:
         nights = [
