@@ -88,6 +88,18 @@ class AnswerTest(LifeTest):
                 self.call("submit", self.folder), "sbatch rejected it: sbatch: error: Invalid account; correct"
             )
 
+    def test_an_error_in_place_of_the_list(self) -> None:
+        self.generate(ONCE)
+        machine = scheduler.of(folder.read(self.folder))
+        said = "slurm_load_jobs error: Unable to contact slurm controller"
+        for answer in (f"{said}\n", f"CLUSTER: b\n{said}\n", f"1|x|RUNNING|1:00|None\n{said}\n"):
+            with (
+                unittest.mock.patch("subprocess.run", return_value=subprocess.CompletedProcess([], 0, answer, "")),
+                unittest.mock.patch("shutil.which", return_value="/x"),
+                self.assertRaisesRegex(CampaignError, f"squeue: {said}; what is queued or running is not known"),
+            ):
+                machine.active()
+
     def test_programs_that_do_not_answer(self) -> None:
         self.generate(ONCE)
         manifest = folder.read(self.folder)

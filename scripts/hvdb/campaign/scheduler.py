@@ -98,7 +98,9 @@ class Scheduler(ABC):
         """Returns the jobs of this campaign that are queued or running."""
         unknown = "what is queued or running is not known"
         done = self._run(self.query, unknown, f"{unknown}, try again later")
-        if done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout:  # bjobs says so
+        failed = done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout  # bjobs says so
+        # A site's wrapper may print an error where the list belongs and end with 0. Lines of jobs have a "|".
+        if failed or re.search(r"^[^|\n]*\berror\b[^|\n]*$", done.stdout, re.IGNORECASE | re.MULTILINE):
             raise CampaignError(f"{self.query[0]}: {_last_line(done)}; {unknown}, try again later")
         return type(self).parse(done.stdout, self._manifest.job_prefix)
 
@@ -173,7 +175,7 @@ def _require(program: str, what: str) -> None:
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     """Returns the last line that names an error, or else the last line: a site may print advice after an error."""
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or [f"exit code {done.returncode}"])[-1]
 
