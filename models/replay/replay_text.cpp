@@ -46,6 +46,9 @@ class Parser {
 
   ReplayProfile run() {
     const std::string_view version = next_line();
+    if (version.starts_with("\xEF\xBB\xBF")) {
+      fail("begins with a byte-order mark; remove it: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE");
+    }
     if (version != kVersionLine && version != kVersionLine1) {
       fail(fmt::format("is not a replay profile that this program can read (the first line must be '{}' or '{}')",
                        kVersionLine, kVersionLine1));

@@ -101,6 +101,7 @@ TEST(ReplayText, ErrorsNameFileAndLine) {
   const Case cases[] = {
       {"", "f.replay:1", "hvd-replay 1"},
       {with("hvd-replay 1", "hvd-replay 1\r"), "f.replay:1", "line ends of Windows"},
+      {"\xEF\xBB\xBF" + text, "f.replay:1", "begins with a byte-order mark; remove it: sed -i '1s/^\\xEF"},
       {with("end 2", "end 2\r"), "f.replay:13", "line ends of Windows"},
       {with("hvd-replay 1", "hvd-replay 3"), "f.replay:1", "the first line must be"},
       {with2("unit sequences", "unit \x1b[31m"), "f.replay:3", "small letters"},

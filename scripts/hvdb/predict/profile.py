@@ -89,6 +89,8 @@ def read(file: Path) -> Profile:
         if windows := [place for place, line in enumerate(lines, 1) if line.endswith("\r")]:
             number = windows[0]
             raise Malformed(r"has the line ends of Windows (CR LF); convert them: sed -i 's/\r$//' FILE")
+        if lines[0].startswith("\ufeff"):
+            raise Malformed(r"begins with a byte-order mark; remove it: sed -i '1s/^\xEF\xBB\xBF//' FILE")
         if lines[0] not in VERSIONS:
             raise Malformed(f"not a replay profile: the first line must be '{VERSIONS[0]}' or '{VERSIONS[1]}'")
         for number, line in enumerate(lines[1:], 2):

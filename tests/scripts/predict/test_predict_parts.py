@@ -53,6 +53,7 @@ class ProfileTest(FolderTest):
         for old, new, text in (
             ("hvd-replay 2", "hvd-replay 3", ":1: not a replay profile"),
             ("\n", "\r\n", ":1: has the line ends of Windows"),
+            ("hvd-replay", "\ufeffhvd-replay", ":1: begins with a byte-order mark; remove it: sed -i "),
             ("second\n", "second\r\n", ":10: has the line ends of Windows"),
             ("end 2\n", "", "'end' is missing"),
             ("units_per_step 8", "units_per_step 0", "not a whole number from 1"),
