@@ -79,10 +79,15 @@ void Rank::prepare() {
       agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), options_.deadline.from_now());
   require_no_objection(first, graph_objection(), options_.deadline.from_now());
   require_no_objection(first, memory_objection(), options_.deadline.from_now());
-  const std::string mine = to_text(rank_cores());
+  RankCores own = rank_cores();
+  own.cores = cores_of(own.cpus);
+  const std::string mine = to_text(own);
   const std::vector<RankCores> cores =
       parse_all_cores(first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now()));
-  if (topology_.rank == 0) cores_ = share_cores(cores, topology_.hosts, 1);
+  if (topology_.rank == 0) {
+    cores_ = share_cores(cores, topology_.hosts, 1);
+    hardware_threads_ = shared_cores(cores, topology_.hosts, 1);
+  }
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
   const Places places = options_.warm ? Places::kFixed : Places::kRotating;
   std::size_t of_planes = 0;

@@ -69,6 +69,8 @@ class Rank {
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
   /// For rank 0, after prepare(): the processors of the ranks, each of which computes with one thread.
   [[nodiscard]] const CoreShare& cores() const { return cores_; }
+  /// For rank 0, after prepare(): the caution of shared_cores() in bench/world/cores.h; "" if there is none.
+  [[nodiscard]] const std::string& hardware_threads() const { return hardware_threads_; }
 
  private:
   [[nodiscard]] comm::ControlPlane& control() { return variants_[0]->control(); }
@@ -100,6 +102,7 @@ class Rank {
   const std::vector<Cell> cells_;
   std::size_t cache_bytes_ = 0, arena_bytes_ = 0;
   CoreShare cores_;
+  std::string hardware_threads_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // [variant]; null if the variant uses plain_
   std::unique_ptr<Arena> plain_;
   gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_

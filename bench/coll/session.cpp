@@ -355,6 +355,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     if (topology.rank == 0) {
       facts.insert(gpu_facts.begin(), gpu_facts.end());
       if (gpu != nullptr) add_caution(facts, "few_cpus", few_cpus(rank.cores(), topology.hosts));
+      if (gpu == nullptr) add_caution(facts, "hardware_threads", rank.hardware_threads());
       World world{topology.size,
                   topology.nodes,
                   std::string(variants[0]->backend()),
