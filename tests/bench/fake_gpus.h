@@ -300,7 +300,7 @@ class FakeGpus final : public bench::GpuBackend {
   [[nodiscard]] FakeNcclHub& hub() { return hub_; }
 
   FakeStepFaults faults;
-  FakeNcclOptions nccl;
+  FakeNcclOptions nccl{.one_process = true};  ///< the ranks of these sessions are threads
   std::string missing, no_nccl;
   int broken_gpu = -1;
   int visible_to_a_rank = 0;  ///< if not 0, the number of GPUs that a GPU says its process sees

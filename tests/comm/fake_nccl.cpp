@@ -53,14 +53,20 @@ void FakeNcclHub::lose_a_rank() {
   for (const auto& [id, group] : groups_) group->lost = true;
 }
 
-void FakeNcclHub::Group::leave(int rank, Leaving how) {
+void FakeNcclHub::Group::leave(int rank, Leaving how, const std::shared_ptr<int>& held_by_graphs) {
   const MutexLock lock(mutex);
   leaving[static_cast<std::size_t>(rank)] = how;
+  if (how == kClosed) holds_of_closed.push_back(held_by_graphs);
 }
 
 bool FakeNcclHub::Group::all_left(Leaving how) {
   const MutexLock lock(mutex);
   return std::all_of(leaving.begin(), leaving.end(), [how](Leaving rank) { return rank >= how; });
+}
+
+bool FakeNcclHub::Group::reclaimable() {
+  const MutexLock lock(mutex);
+  return std::all_of(holds_of_closed.begin(), holds_of_closed.end(), [](const auto& held) { return held.expired(); });
 }
 
 FakeNccl::FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options)
@@ -164,7 +170,7 @@ Result FakeNccl::finalize(Comm comm) {
   if (member->caller.expired()) hub_.world().report("the thread of the last call ended before the communicator");
   member->in_progress = options_.polls_in_progress;
   member->finalized = true;
-  member->group->leave(member->rank, FakeNcclHub::Group::kFinalized);
+  member->group->leave(member->rank, FakeNcclHub::Group::kFinalized, member->held_by_graphs);
   return {.status = Status::kInProgress, .code = kInProgress};
 }
 
@@ -174,17 +180,8 @@ Result FakeNccl::destroy(Comm comm) {
   hub_.note("destroy " + std::to_string(member->rank));
   if (member->held_by_graphs.use_count() > 1) hub_.world().report("a communicator was destroyed before its graphs");
   if (member->registrations > 0) hub_.world().report("a communicator was destroyed before its registrations");
-  hub_.aborting_.fetch_add(1);
   if (options_.before_closing) options_.before_closing();
-  member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
-  while (!hub_.ended_ && !member->group->all_left(FakeNcclHub::Group::kClosed)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  {
-    const MutexLock lock(mutex_);
-    members_.erase(comm.native);
-  }
-  hub_.aborting_.fetch_sub(1);
+  close(comm, *member, [&] { return options_.one_process || member->group->all_left(FakeNcclHub::Group::kClosed); });
   return kDone;
 }
 
@@ -192,20 +189,27 @@ Result FakeNccl::comm_abort(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
   hub_.note("abort " + std::to_string(member->rank));
-  hub_.aborting_.fetch_add(1);
   if (options_.abort_stops_kernels) *member->aborted = true;  // kernels on the GPU stop at once
-  member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
   const auto stays = [&] { return options_.abort_may_return != nullptr && !*options_.abort_may_return; };
-  while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
+  close(comm, *member, [&] {
     hub_.world().advance();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+    return (options_.one_process || member->held_by_graphs.use_count() == 1) && !stays();
+  });
+  return kDone;
+}
+
+void FakeNccl::close(Comm comm, Member& member, const std::function<bool()>& may_return) {
+  hub_.aborting_.fetch_add(1);
+  const std::shared_ptr<FakeNcclHub::Group> group = member.group;
+  group->leave(member.rank, FakeNcclHub::Group::kClosed, member.held_by_graphs);
+  const bool reclaims = options_.one_process && group->all_left(FakeNcclHub::Group::kClosed);
+  while (!hub_.ended_ && !may_return()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   {
     const MutexLock lock(mutex_);
     members_.erase(comm.native);
   }
+  while (reclaims && !hub_.ended_ && !group->reclaimable()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   hub_.aborting_.fetch_sub(1);
-  return kDone;
 }
 
 void FakeNccl::require_current(const char* call) {

@@ -10,6 +10,8 @@
 //   commDestroySync() of NCCL 2.19 to 2.30 does.
 // - finalize() is in progress until all ranks have called it. destroy() returns when all ranks have closed the
 //   communicator, by destroy() or by an abort.
+// - Among ranks of one process, all but the last to call destroy() or comm_abort() return at once, and this last call
+//   waits for the graphs of all of them, as commReclaim() of NCCL 2.19 to 2.30 does.
 // - A message moves when its sender and its receiver have reached it. Messages of one group move side by side. Messages
 //   outside a group move one after another, so a send without its receive blocks the stream for ever.
 // A collective in a graph must come from the same capture on all ranks. Destroying a communicator that a graph still
@@ -40,6 +42,7 @@ struct FakeNcclOptions {
   int wrong_sums = 0;            ///< how many reductions, from the first on, give a wrong result
   /// comm_abort() waits until no graph holds the communicator and this flag is set. null: it waits only for graphs.
   std::shared_ptr<std::atomic<bool>> abort_may_return = {};
+  bool one_process = false;         ///< the ranks are threads of one process, not processes
   bool abort_stops_kernels = true;  ///< false: a kernel of this rank that waits for a peer waits for ever
   /// destroy() calls this function before the peers see that this rank has closed the communicator. null: does nothing.
   std::function<void()> before_closing = {};
@@ -147,6 +150,8 @@ class FakeNccl final : public comm::nccl::Api {
   static const char* name_of(Kind kind);
   /// Performs an operation for all ranks at once. Call when all ranks have reached the operation.
   static void perform(Kind kind, const std::vector<Arguments>& parts, bool wrong);
+  /// Closes the rank's communicator and erases `member`. Waits until `may_return`.
+  void close(Comm comm, Member& member, const std::function<bool()>& may_return);
   /// NCCL uses the calling thread's current GPU. Reports a call on another GPU.
   void require_current(const char* call);
   Result take(Comm comm, const Call& call);

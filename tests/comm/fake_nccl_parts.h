@@ -45,8 +45,11 @@ struct FakeNcclHub::Group {
   std::atomic<bool> lost{false};
   enum Leaving : std::uint8_t { kIn, kFinalized, kClosed };
   std::vector<Leaving> leaving;  // [rank]
+  std::vector<std::weak_ptr<int>> holds_of_closed;  // held_by_graphs of the ranks that have closed
 
-  void leave(int rank, Leaving how);
+  void leave(int rank, Leaving how, const std::shared_ptr<int>& held_by_graphs);
+  /// Returns true if no graph holds the communicator of a rank that has closed. Such a rank must have no Member.
+  bool reclaimable();
   /// Returns true if all ranks have left as far as `how`.
   bool all_left(Leaving how);
 };

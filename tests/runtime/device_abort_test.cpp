@@ -91,10 +91,11 @@ AbortOutcome run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck,
 }
 
 const auto kNothing = [](GpuRank&) {};
+const std::vector<FakeNcclOptions> kProcesses(2), kThreadsOfOneProcess(2, {.one_process = true});
 
 TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
   const auto begin = Clock::now();
-  const AbortOutcome outcome = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
+  const AbortOutcome outcome = run(kProcesses, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
     engine.abandon("the disk is full");  // the training thread itself aborts, and it owns the graphs
     EXPECT_EQ(engine.in_flight(), 0U);
     EXPECT_TRUE(engine.plane().await_abort(Deadline::after(0ms)));
@@ -109,12 +110,27 @@ TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
 }
 
 TEST(DeviceAbort, TheWatchdogsAbortEndsWhenTheTrainingThreadHasLeft) {
-  const auto begin = Clock::now();
-  const AbortOutcome outcome = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
-  EXPECT_LT(Clock::now() - begin, kAtOnce);
-  for (const std::string& error : outcome.outcome.errors) EXPECT_EQ(error.find("peer_lost: rank "), 0U) << error;
+  for (const auto& ranks : {kProcesses, kThreadsOfOneProcess}) {
+    const auto begin = Clock::now();
+    const AbortOutcome outcome = run(ranks, {}, kNothing, [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
+    EXPECT_LT(Clock::now() - begin, kAtOnce);
+    for (const std::string& error : outcome.outcome.errors) EXPECT_EQ(error.find("peer_lost: rank "), 0U) << error;
+    EXPECT_TRUE(outcome.left.empty()) << outcome.left.front();
+    EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
+    EXPECT_EQ(outcome.outcome.wait_timed_out, 0);
+  }
+}
+
+// The abort of rank 0, the last one, waits for the graphs of both ranks. Rank 1 must drop its graphs although its own
+// abort has returned before.
+TEST(DeviceAbort, TheLastRankOfAProcessIsNotHeldUpByTheGraphsOfTheOthers) {
+  const AbortOutcome outcome = run(kThreadsOfOneProcess, {}, kNothing, [](GpuRank&, DeviceEngine& engine) {
+    engine.abandon("the disk is full");
+    throw Error(Errc::kIo, "the disk is full");
+  });
   EXPECT_TRUE(outcome.left.empty()) << outcome.left.front();
   EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
+  EXPECT_EQ(outcome.outcome.wait_timed_out, 0);
 }
 
 TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
