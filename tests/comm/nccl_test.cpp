@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -95,6 +96,20 @@ TEST(Nccl, ReductionsThatAreMadeTogetherStartOneThread) {
     });
     EXPECT_EQ(started, together ? 2 : 2 * static_cast<int>(kPieces)) << "both ranks";
   }
+}
+
+TEST(Nccl, StartingTakesAsManyCollectivesOnAnyNumberOfRanks) {
+  const auto collectives = [](int size) {
+    std::string last;
+    on_connected_ranks(size, {}, [&](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+      communicator.control().barrier(soon());
+      if (rank.rank == 0) last = communicator.flight_record();
+    });
+    std::smatch number;
+    EXPECT_TRUE(std::regex_search(last, number, std::regex("barrier ([0-9]+)"))) << last;
+    return number[1].str();
+  };
+  EXPECT_EQ(collectives(2), collectives(24)) << "512 ranks wait no longer than the messages of a tree";
 }
 
 TEST(Nccl, AGroupThatFailsIsEnded) {
