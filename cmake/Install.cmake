@@ -7,7 +7,13 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hvd_bench")
 set(header_dir include/hvd_bench)  # the include folder in hvd_settings' install interface
 
 set_target_properties(hvd_settings PROPERTIES EXPORT_NAME settings)
-install(TARGETS hvd_settings hvd_base hvd_core hvd_gpu hvd_comm hvd_engine EXPORT hvd_bench
+set(linked "")
+if(HVD_LINKS_MPI)
+  # Programs that use the installed library link the MPI that it was built with. hvd_bench loads one.
+  target_link_libraries(hvd_engine PUBLIC $<INSTALL_INTERFACE:hvd::mpi>)
+  set(linked hvd_mpi)
+endif()
+install(TARGETS hvd_settings hvd_base hvd_core hvd_gpu hvd_comm hvd_engine ${linked} EXPORT hvd_bench
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT engine)
 install(EXPORT hvd_bench NAMESPACE hvd:: DESTINATION "${package_dir}" COMPONENT engine)
 
@@ -19,7 +25,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/chunks.h" "${PROJECT_SOURCE_DIR
 install(FILES "${PROJECT_SOURCE_DIR}/engine/gpu/device.h" "${PROJECT_SOURCE_DIR}/engine/gpu/runtime.h"
               "${PROJECT_SOURCE_DIR}/engine/gpu/timer.h"
   DESTINATION "${header_dir}/engine/gpu" COMPONENT engine)
-if(HVD_HAVE_MPI)
+if(HVD_LINKS_MPI)
   install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/mpi/from_communicator.h" DESTINATION "${header_dir}/engine/comm/mpi"
           COMPONENT engine)
 endif()
@@ -40,4 +46,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATAD
 
 if(TARGET hvd_bench)
   install(TARGETS hvd_bench RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
+  foreach(abi IN LISTS HVD_MPI_ABIS)
+    install(TARGETS hvd_mpi_${abi} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/hvd_bench" COMPONENT program)
+  endforeach()
 endif()

@@ -14,6 +14,7 @@
 #include "bench/store/result_store.h"
 #include "bench/world/ranks.h"
 #include "engine/base/vector_level.h"
+#include "engine/comm/mpi_library.h"
 
 namespace hvd::bench {
 
@@ -52,11 +53,18 @@ int Application::run() {
   return train(std::move(line.options));
 }
 
-int Application::train(Options options) {
-  end_.watch_signals();
-  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1, options.json});
+/// Settles `options.comm`, and loads MPI if the ranks are processes. Only then are signals watched, because a library
+/// may start threads and install handlers when it is loaded.
+void Application::join(WorldOptions& options) {
   check_launch(launch_, options, comm::mpi_available());
   end_.set_stage(ErrorStage::kHost);
+  if (world_of(options, launch_) == WorldKind::kProcesses) comm::load_mpi(mpi_choice(start_));
+  end_.watch_signals();
+}
+
+int Application::train(Options options) {
+  join(options);
+  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1, options.json});
   const Setup setup = check_model(options, gpus_.get());
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
@@ -71,11 +79,9 @@ int Application::train(Options options) {
 }
 
 int Application::coll(coll::CollOptions options) {
-  end_.watch_signals();
+  join(options);
   console_ = std::make_unique<Console>(Console::Settings{});
   end_.set_keeper(&coll_keeper_);
-  check_launch(launch_, options, comm::mpi_available());
-  end_.set_stage(ErrorStage::kHost);
   std::unique_ptr<CollStore> store;
   if (launch_.rank == 0) {
     keep_store_problem([&] {

@@ -35,6 +35,7 @@ class Application {
   int fail(const Error& error) { return end_.fail(error, console_.get()); }
 
  private:
+  void join(WorldOptions& options);
   int train(Options options);
   int coll(coll::CollOptions options);
   void keep_store_problem(const std::function<void()>& open);

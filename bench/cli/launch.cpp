@@ -101,6 +101,17 @@ Launch detect_launch(const Environment& environment) {
   return launch;
 }
 
+comm::MpiChoice mpi_choice(const ProcessStart& start) {
+  comm::MpiChoice choice;
+  choice.wanted = value_of(start.environment, kMpiVariable);
+  choice.launched = start.launch.size > 1;
+  // Slurm, jsrun and others start any MPI. hydra, the mpirun of MPICH and of Intel MPI, sets PMI_SIZE.
+  if (start.launch.launcher == Launcher::kMpirun) choice.launcher = comm::MpiAbi::kOpenMpi;
+  if (start.launch.launcher == Launcher::kPmi) choice.launcher = comm::MpiAbi::kMpich;
+  choice.evidence = start.launch.evidence;
+  return choice;
+}
+
 void check_launch(const Launch& launch, WorldOptions& options, bool mpi_in_build) {
   if (launch.rank >= launch.size) {
     throw Error(Errc::kInvalidArgument,

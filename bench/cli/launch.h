@@ -5,16 +5,24 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "bench/store/process_start.h"
 #include "bench/world/ranks.h"
 #include "engine/base/error.h"
+#include "engine/comm/mpi_library.h"
 
 namespace hvd::bench {
 
 /// Returns the environment, and the facts about the launch that detect_launch() finds in it.
 ProcessStart process_start(Environment environment);
 Launch detect_launch(const Environment& environment);
+
+/// The variable that names the MPI to load: openmpi, mpich, or the path of a library. Unlike other text from outside,
+/// it may name a path, as LD_LIBRARY_PATH does. No file that a stranger wrote can set it.
+inline constexpr std::string_view kMpiVariable = "HVD_MPI";
+/// Returns what the environment says about the MPI to load. Pure.
+comm::MpiChoice mpi_choice(const ProcessStart& start);
 
 /// If `options.comm` is kAuto, sets it to MPI for several processes, and to loopback for one process with --ranks. For
 /// one process without --ranks it stays kAuto. Refuses launches that would silently run as separate worlds.

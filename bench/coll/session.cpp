@@ -278,7 +278,7 @@ CollResult run_processes(const CollOptions& options, const CollObserver& observe
   if (observer.joined) observer.joined();
   try {
     comm::Communicator& first = *variants[0];
-    check_world(launch, first.topology().size, options);
+    check_world(launch, first.topology().size, options, first.library());
     require_no_objection(first, rank_objection(launch, first.topology().rank), startup.from_now());
     require_equal_settings(first, settings_of(options), startup.from_now());
     require_outputs(first, observer, startup.from_now());

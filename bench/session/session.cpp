@@ -429,7 +429,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       auto rank = comm::make_mpi(comm_options);
       if (observer.joined) observer.joined();
       try {
-        check_world(launch, rank->topology().size, options);
+        check_world(launch, rank->topology().size, options, rank->library());
         require_no_objection(*rank, rank_objection(launch, rank->topology().rank), options.startup_deadline.from_now());
         require_equal_settings(*rank, settings_of(options, session.setup), options.startup_deadline.from_now());
       } catch (const std::exception&) {

@@ -328,15 +328,17 @@ std::string container(const Environment& environment) {
 }
 
 std::map<std::string, std::string> loaded_libraries() {
-  constexpr std::array<std::pair<std::string_view, const char*>, 9> kOfInterest{{{"libdnnl.so", "onednn"},
-                                                                                 {"libmpi.so", "mpi"},
-                                                                                 {"libgomp.so", "gomp"},
-                                                                                 {"libomp.so", "omp"},
-                                                                                 {"libiomp5.so", "iomp"},
-                                                                                 {"libtbb.so", "tbb"},
-                                                                                 {"libucp.so", "ucx"},
-                                                                                 {"libfabric.so", "libfabric"},
-                                                                                 {"libsqlite3.so", "sqlite"}}};
+  constexpr std::array<std::pair<std::string_view, const char*>, 11> kOfInterest{{{"libdnnl.so", "onednn"},
+                                                                                  {"libmpi.so", "mpi"},
+                                                                                  {"libmpich.so", "mpi"},
+                                                                                  {"libmpi_ibm.so", "mpi"},
+                                                                                  {"libgomp.so", "gomp"},
+                                                                                  {"libomp.so", "omp"},
+                                                                                  {"libiomp5.so", "iomp"},
+                                                                                  {"libtbb.so", "tbb"},
+                                                                                  {"libucp.so", "ucx"},
+                                                                                  {"libfabric.so", "libfabric"},
+                                                                                  {"libsqlite3.so", "sqlite"}}};
   std::map<std::string, std::string> found;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

@@ -38,12 +38,13 @@ WorldKind world_of(const WorldOptions& options, const Launch& launch) {
   return launch.size > 1 ? WorldKind::kProcesses : WorldKind::kSolo;
 }
 
-void check_world(const Launch& launch, int world_size, const WorldOptions& options) {
+void check_world(const Launch& launch, int world_size, const WorldOptions& options, std::string_view library) {
   if (launch.size <= 1 || world_size != 1 || in_process(options)) return;
   throw Error(Errc::kInvalidArgument,
-              fmt::format("{}: {} processes were started together, but MPI made each a separate world of one (the "
-                          "launcher and this MPI library do not speak the same PMI); launch with: {}",
-                          launch.evidence, launch.size, how_to_launch(launch.evidence, launch.size)));
+              fmt::format("{}: {} processes were started together, but {} made each a separate world of one (the "
+                          "launcher and this MPI library do not speak the same PMI); launch with: {}; or name the "
+                          "launcher's MPI in HVD_MPI",
+                          launch.evidence, launch.size, library, how_to_launch(launch.evidence, launch.size)));
 }
 
 std::string rank_objection(const Launch& launch, int world_rank) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "bench/store/process_start.h"
@@ -38,8 +39,8 @@ bool in_process(const WorldOptions& options);
 WorldKind world_of(const WorldOptions& options, const Launch& launch);
 
 /// Call after MPI has told the world's size. Errors: invalid_argument if the launcher started several processes and
-/// each process is a world of its own.
-void check_world(const Launch& launch, int world_size, const WorldOptions& options);
+/// each process is a world of its own. library: Communicator::library(), for the text.
+void check_world(const Launch& launch, int world_size, const WorldOptions& options, std::string_view library = "MPI");
 
 /// Returns why the rank that MPI assigned cannot be right, or "" if it can be right. The process with the launcher's
 /// rank 0 prints and stores, and the process with MPI's rank 0 has the results, so every process must

@@ -1,10 +1,12 @@
 // Replaces mpi/ in a build without MPI.
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
+#include "engine/comm/mpi_library.h"
 
 namespace hvd::comm {
 
 bool mpi_available() noexcept { return false; }
+std::string mpi_path() { return {}; }
 
 namespace {
 
@@ -16,6 +18,7 @@ namespace {
 
 }  // namespace
 
+void load_mpi(const MpiChoice& /*choice*/) { refuse(); }
 std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/, const Patience& /*patience*/) { refuse(); }
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> /*ranks*/, const CommOptions& /*options*/,
                                            const Patience& /*patience*/) {

@@ -113,9 +113,9 @@ std::string one_line(std::string text) {
   return text;
 }
 
-SharedLibrary::SharedLibrary(std::span<const std::string> names) {
+SharedLibrary::SharedLibrary(std::span<const std::string> names, Scope scope) {
   for (const std::string& name : names) {
-    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    handle_ = dlopen(name.c_str(), RTLD_NOW | (scope == Scope::kGlobal ? RTLD_GLOBAL : RTLD_LOCAL));
     if (handle_ != nullptr) {
       name_ = name;
       return;

@@ -14,12 +14,14 @@ namespace hvd::gpu {
 /// the vendors' libraries leave threads and thread-local destructors behind, which would run in unmapped memory.
 class SharedLibrary {
  public:
+  /// kGlobal: libraries that are loaded later may use the symbols, as if the program were linked with this library.
+  enum class Scope { kLocal, kGlobal };
   struct Refusal {
     std::string name, why;  ///< `name`: file name or path; `why`: the loader's message, in one line
   };
 
   /// Tries `names` (file names or paths) one after another. Does not throw if none can be loaded; check loaded().
-  explicit SharedLibrary(std::span<const std::string> names);
+  explicit SharedLibrary(std::span<const std::string> names, Scope scope = Scope::kLocal);
 
   [[nodiscard]] bool loaded() const noexcept { return handle_ != nullptr; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import unittest
 
@@ -23,6 +24,8 @@ from program import (
 )
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+MODULES = pathlib.Path(PROGRAM).resolve().parents[1] / "lib" / "hvd_bench"
+ON_MPICH = shutil.which("mpiexec.mpich") if (MODULES / "hvd_mpi_mpich.so").exists() else None
 # A training that is as short as can be.
 ONE_STEP = [*TRAINING, "--num-warmup-batches", "0", "--num-iters", "1"]
 
@@ -158,6 +161,44 @@ class Launch(ProgramTest):
     def test_a_usage_error_is_said_once(self) -> None:
         self.refused(mpirun(3, "--model", "resnet102"), 2, "resnet102")
         self.refused(mpirun(2, "--device", "cuda"), 2, "--device cuda")
+
+    @needs_mpi
+    def test_an_mpi_that_cannot_be_used_is_named_in_one_line(self) -> None:
+        absent, cause = str(self.folder / "libmpi.so"), "cannot open shared object file"
+        for wanted, said in (
+            (absent, f"HVD_MPI={absent}: {absent}: {cause}"),
+            ("lam", f"HVD_MPI=lam: lam: {cause}"),
+            (os.environ["HVD_MPI_NONE"], "is no MPI library, because it has no MPI_Init_thread"),
+            (os.environ["HVD_MPI_PARTIAL"], "undefined symbol: "),
+        ):
+            for words in (TINY, ["coll", "-b", "8", "-e", "8"]):
+                result = run(*words, "--comm", "mpi", env={"HVD_MPI": wanted})
+                self.refused(result, 2, said)
+        self.assertIn(said, run("doctor", env={"HVD_MPI": wanted}).ended_with(1).out)
+        run(*TINY, "--no-db", env={"HVD_MPI": absent}).ended_with(0)  # one rank needs no MPI
+
+    @needs_mpi
+    def test_a_launcher_of_one_mpi_with_the_library_of_another(self) -> None:
+        if not ON_MPICH:
+            self.skipTest("needs MPICH and the module for it")
+        for launcher, wanted, library in ((str(MPIRUN), "mpich", "MPICH"), (ON_MPICH, "openmpi", "Open MPI")):
+            result = execute([launcher, "-n", "2", PROGRAM, *TINY, "--no-db"], {"HVD_MPI": wanted})
+            self.assertEqual(result.code, 2, result)
+            text = "\n".join(result.errors)
+            self.assertRegex(text, f"2 processes were started together, but {library}[^\n]* separate")
+
+    @needs_mpi
+    def test_the_launcher_says_which_mpi_it_starts(self) -> None:
+        for launcher, library in ((str(MPIRUN), "Open MPI"), (ON_MPICH, "MPICH")):
+            if not launcher:
+                continue
+            store = self.folder / f"{library[:2]}.db"
+            execute([launcher, "-n", "2", PROGRAM, *TINY, "--db", str(store)]).ended_with(0)
+            stored = dict(
+                query("SELECT key, value FROM provenance WHERE key LIKE '%.library' OR key LIKE '%.mpi'", store)
+            )
+            self.assertTrue(stored["comm.library"].startswith(library), stored)
+            self.assertIn(stored["lib.file.mpi"], stored["lib.path.mpi"])
 
 
 class Output(ProgramTest):

@@ -7,6 +7,7 @@
 //   unequal   the last rank expects fewer bytes than are sent to this rank: all ranks end at once
 //   kill      the last rank dies by SIGKILL in mid-run     } the other ranks print what they saw
 //   stop      the last rank stops answering (SIGSTOP)      }
+// The program is linked with no MPI. HVD_MPI names the one to load: "openmpi" or "mpich".
 // This is a program without GoogleTest, because a rank that fails must still take part in every collective.
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/mpi/environment.h"
+#include "engine/comm/mpi_library.h"
 #include "tests/base/patience.h"
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/share_checks.h"
@@ -175,6 +177,7 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "all";
   comm::CommOptions options;
   try {
+    if (const char* const wanted = std::getenv("HVD_MPI")) comm::load_mpi({.wanted = wanted, .evidence = {}});
     if (argc > 2) options.algorithm = comm::parse_algorithm(argv[2]);
     if (argc > 3) options.ranks_per_node = std::atoi(argv[3]);
     if (mode == "sets") {

@@ -17,6 +17,7 @@
 #include "bench/cli/console.h"
 #include "bench/cli/doctor/machine_rate.h"
 #include "bench/cli/doctor/mpi_probe.h"
+#include "bench/cli/launch.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
 #include "bench/store/host_facts.h"
@@ -225,10 +226,12 @@ bool in_path(std::string_view path, const char* program) {
 }
 
 constexpr const char* kMpiAdvice =
-    "look at the OMPI_MCA_ variables, PATH and the user id; or reinstall MPI, or build with HVD_WITH_MPI=OFF";
+    "look at HVD_MPI, the OMPI_MCA_ variables, PATH and the user id; or reinstall MPI; one rank and --ranks N need "
+    "none";
 
 /// Several ranks start MPI together, each in its own process, because only that process has the launcher's connection.
-void examine_mpi(FindingList& all, const Launch& launch, const Environment& environment) {
+void examine_mpi(FindingList& all, const ProcessStart& start) {
+  const Launch& launch = start.launch;
   if (!comm::mpi_available()) {
     all.push_back({Level::kNote, "MPI", "not in this build: ranks are threads of one process (--ranks N)",
                    "install it (Debian: apt-get install libopenmpi-dev) and build again"});
@@ -236,19 +239,20 @@ void examine_mpi(FindingList& all, const Launch& launch, const Environment& envi
   }
   if (launch.evidence.empty()) {
     constexpr std::chrono::seconds kPatience{60};
-    const MpiProbe probe = probe_mpi(kPatience);
+    const MpiProbe probe = probe_mpi(mpi_choice(start), kPatience);
     if (probe.failure.empty()) {
-      good(all, "MPI", probe.library + ", starts");
-      if (auto root = judge_root(::geteuid(), probe.library, environment)) all.push_back(std::move(*root));
+      good(all, "MPI", fmt::format("{}, starts; {}", probe.library, probe.path));
+      if (auto root = judge_root(::geteuid(), probe.library, start.environment)) all.push_back(std::move(*root));
     } else {
       all.push_back({Level::kFault, "MPI", probe.failure, kMpiAdvice});
     }
     return;
   }
   try {
+    comm::load_mpi(mpi_choice(start));
     const auto world = comm::make_mpi();
     const int size = world->topology().size;
-    good(all, "MPI", fmt::format("{}, starts, world of {}", world->library(), size));
+    good(all, "MPI", fmt::format("{}, starts, world of {}; {}", world->library(), size, comm::mpi_path()));
     if (launch.size > 1 && size == 1) {
       all.push_back({Level::kFault, "MPI world", launch.evidence + ", but each process is a world of its own",
                      "launch with mpirun, or srun --mpi=pmix"});
@@ -334,7 +338,7 @@ std::vector<Finding> examine(const std::string& db_file, const ProcessStart& sta
   const Launch& launch = start.launch;
   // Examine MPI first. The host's other ranks then exit, so that they do not disturb what this rank measures.
   FindingList mpi;
-  examine_mpi(mpi, launch, start.environment);
+  examine_mpi(mpi, start);
   if (launch.local_rank != 0) return mpi;
   FindingList all;
   const Environment& environment = start.environment;

@@ -35,14 +35,15 @@ struct Descriptor {
   }
 };
 
-/// The child: starts MPI, writes the result to `result`, and ends. What MPI prints goes to `printed`.
-[[noreturn]] void start_mpi(int result, int printed) {
+/// The child: loads and starts MPI, writes the result to `result`, and ends. What MPI prints goes to `printed`.
+[[noreturn]] void start_mpi(const comm::MpiChoice& choice, int result, int printed) {
   ::dup2(printed, STDOUT_FILENO);
   ::dup2(printed, STDERR_FILENO);
   std::string text;
   try {
+    comm::load_mpi(choice);
     const auto world = comm::make_mpi();
-    text = std::string(kStarted) + world->library();
+    text = fmt::format("{}{}\n{}", kStarted, world->library(), comm::mpi_path());
   } catch (const std::exception& error) {
     text = std::string(kRefused) + error.what();
   }
@@ -93,26 +94,30 @@ std::string condensed(const std::string& printed) {
   return out;
 }
 
-MpiProbe probe_mpi(std::chrono::milliseconds patience) {
+MpiProbe probe_mpi(const comm::MpiChoice& choice, std::chrono::milliseconds patience) {
   std::array<int, 2> pipe{-1, -1};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return {{}, fmt::format("no pipe: {}", std::strerror(errno))};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return {{}, {}, fmt::format("no pipe: {}", std::strerror(errno))};
   const Descriptor result(pipe[0]);
   Descriptor childs(pipe[1]);
   const Descriptor printed(::memfd_create("mpi-probe", MFD_CLOEXEC));  // a file, so that the child never waits
   const pid_t child = ::fork();
-  if (child < 0) return {{}, fmt::format("no process: {}", std::strerror(errno))};
-  if (child == 0) start_mpi(childs.value, printed.value);
+  if (child < 0) return {{}, {}, fmt::format("no process: {}", std::strerror(errno))};
+  if (child == 0) start_mpi(choice, childs.value, printed.value);
   childs.close();
   const std::optional<std::string> answer = read_answer(result.value, patience);
   if (!answer) ::kill(child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!answer) return {{}, fmt::format("MPI_Init did not return within {} s", patience.count() / 1000)};
-  if (answer->starts_with(kStarted)) return {answer->substr(kStarted.size()), {}};
-  if (answer->starts_with(kRefused)) return {{}, answer->substr(kRefused.size())};
+  if (!answer) return {{}, {}, fmt::format("MPI_Init did not return within {} s", patience.count() / 1000)};
+  if (answer->starts_with(kStarted)) {
+    const std::size_t end = answer->find('\n');
+    return {answer->substr(kStarted.size(), end - kStarted.size()), answer->substr(end + 1), {}};
+  }
+  if (answer->starts_with(kRefused)) return {{}, {}, answer->substr(kRefused.size())};
   const std::string said = condensed(first_bytes(printed.value));
   return {{},
+          {},
           fmt::format("MPI_Init ended the process ({}){}{}",
                       WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
                                           : fmt::format("exit code {}", WEXITSTATUS(status)),

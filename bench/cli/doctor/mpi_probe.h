@@ -5,14 +5,18 @@
 #include <chrono>
 #include <string>
 
+#include "engine/comm/mpi_library.h"
+
 namespace hvd::bench {
 
 struct MpiProbe {
   std::string library;  ///< Communicator::library() of a world of one rank; empty if MPI did not start
+  std::string path;     ///< the file that was loaded
   std::string failure;  ///< why MPI did not start, on one line; empty if it did
 };
-/// Call while the process has no other threads. Takes some tenths of a second, and `patience` at most.
-MpiProbe probe_mpi(std::chrono::milliseconds patience);
+/// Loads the MPI of `choice` and starts it. Call while the process has no other threads. Takes some tenths of a second,
+/// and `patience` at most.
+MpiProbe probe_mpi(const comm::MpiChoice& choice, std::chrono::milliseconds patience);
 
 /// Returns what MPI printed before it ended its process, as one line of at most 800 bytes. Pure.
 std::string condensed(const std::string& printed);

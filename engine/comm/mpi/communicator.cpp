@@ -1,7 +1,6 @@
 // Ranks as MPI processes: determines which ranks share a host, makes the segment of each host, and builds the
 // RankState.
 #include <fmt/format.h>
-#include <mpi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 #include "engine/base/hash.h"
 #include "engine/comm/group_communicator.h"
 #include "engine/comm/mpi/environment.h"
-#include "engine/comm/mpi/from_communicator.h"
+#include "engine/comm/mpi/from_handle.h"
 #include "engine/comm/mpi/transport.h"
 
 namespace hvd::comm {
@@ -60,15 +59,28 @@ class LockedComm {
 
 /// Splits `world` into nodes. A node consists of the ranks that share memory or, if `ranks_per_node` > 0 (for tests),
 /// of that many consecutive ranks.
-MpiComm split_by_node(MPI_Comm world, int rank, int ranks_per_node) {
-  MpiComm node;
+MpiComm split_by_node(HvdMpiHandle world, int rank, int ranks_per_node) {
+  HvdMpiHandle node = mpi().comm_null;
   if (ranks_per_node > 0) {
-    check(MPI_Comm_split(world, rank / ranks_per_node, rank, node.out()), "MPI_Comm_split");
+    check(mpi().comm_split(world, rank / ranks_per_node, rank, &node), "MPI_Comm_split");
   } else {
-    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, node.out()), "MPI_Comm_split_type");
+    check(mpi().comm_split_shared(world, rank, &node), "MPI_Comm_split_type");
   }
-  check(MPI_Comm_set_errhandler(node.get(), MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return node;
+  return MpiComm(node);
+}
+
+MpiComm duplicate(HvdMpiHandle comm) {
+  HvdMpiHandle copy = mpi().comm_null;
+  check(mpi().comm_dup(comm, &copy), "MPI_Comm_dup");
+  return MpiComm(copy);
+}
+
+/// Gathers `mine` of all ranks of `comm`: [rank].
+template <class Value>
+std::vector<Value> gather_all(const Value& mine, int size, HvdMpiHandle comm) {
+  std::vector<Value> all(static_cast<std::size_t>(size));
+  check(mpi().all_gather(&mine, sizeof mine, all.data(), comm), "MPI_Allgather");
+  return all;
 }
 
 using FixedText = std::array<char, 1024>;
@@ -79,41 +91,36 @@ FixedText fixed_text(const std::string& text) {
   return result;
 }
 
-Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
+Layout find_layout(HvdMpiHandle world, HvdMpiHandle node, bool pretended) {
   int rank = 0;
   int size = 0;
-  check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  check(mpi().comm_rank(world, &rank), "MPI_Comm_rank");
+  check(mpi().comm_size(world, &size), "MPI_Comm_size");
   int leader = rank;  // the lowest rank of a node identifies the node
-  check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
-  std::vector<int> node_of(static_cast<std::size_t>(size));
-  check(MPI_Allgather(&leader, 1, MPI_INT, node_of.data(), 1, MPI_INT, world), "MPI_Allgather");
+  check(mpi().broadcast(&leader, sizeof leader, 0, node), "MPI_Bcast");
+  const std::vector<int> node_of = gather_all(leader, size, world);
 
-  std::array<char, MPI_MAX_PROCESSOR_NAME + 1> host{};
-  int length = 0;
-  check(MPI_Get_processor_name(host.data(), &length), "MPI_Get_processor_name");
-  std::vector<char> all(host.size() * static_cast<std::size_t>(size));
-  const int longest = static_cast<int>(host.size());
-  check(MPI_Allgather(host.data(), longest, MPI_CHAR, all.data(), longest, MPI_CHAR, world), "MPI_Allgather");
+  std::array<char, 257> host{};  // MPI_MAX_PROCESSOR_NAME is 256 in Open MPI, and 128 in MPICH
+  check(mpi().processor_name(host.data(), host.size()), "MPI_Get_processor_name");
   std::vector<std::string> hosts;
-  for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
-    hosts.emplace_back(all.data() + r * host.size());
-    if (pretended) hosts.back().append("/").append(std::to_string(node_of[r]));
+  for (const auto& text : gather_all(host, size, world)) {
+    hosts.emplace_back(text.data());
+    if (pretended) hosts.back().append("/").append(std::to_string(node_of[hosts.size() - 1]));
   }
   return {rank, node_of, std::move(hosts)};
 }
 
 /// Makes the node's control segment. Every rank commits its own cell, so that the cell is on the rank's NUMA node.
 /// Collective over the node. If ranks fail, all ranks of the node throw the error of the lowest one, naming them all.
-std::shared_ptr<SharedMemory> make_segment(MPI_Comm node, const Layout& layout) {
+std::shared_ptr<SharedMemory> make_segment(HvdMpiHandle node, const Layout& layout) {
   int local_rank = 0;
   int local_size = 0;
-  check(MPI_Comm_rank(node, &local_rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(node, &local_size), "MPI_Comm_size");
+  check(mpi().comm_rank(node, &local_rank), "MPI_Comm_rank");
+  check(mpi().comm_size(node, &local_size), "MPI_Comm_size");
   const std::size_t bytes = Segment::bytes_for(local_size);
   const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
   FixedText name = fixed_text(fmt::format("/hvd_bench.{}.{}", getpid(), hex64(now)));
-  check(MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, node), "MPI_Bcast");
+  check(mpi().broadcast(name.data(), name.size(), 0, node), "MPI_Bcast");
 
   std::shared_ptr<SharedMemory> memory;
   std::string problem;
@@ -128,7 +135,7 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node, const Layout& layout) 
   };
   const auto tell = [&](int from) {
     FixedText text = fixed_text(problem);
-    check(MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, from, node), "MPI_Bcast");
+    check(mpi().broadcast(text.data(), text.size(), from, node), "MPI_Bcast");
     problem = text.data();
   };
   if (local_rank == 0) {
@@ -141,8 +148,7 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node, const Layout& layout) 
   const Segment::Part mine = Segment::part_of(local_rank);
   attempt([&] { memory->commit(mine.offset, mine.bytes); });
   const int failed = own_problem ? 1 : 0;
-  std::vector<int> all_failed(static_cast<std::size_t>(local_size));
-  check(MPI_Allgather(&failed, 1, MPI_INT, all_failed.data(), 1, MPI_INT, node), "MPI_Allgather");
+  const std::vector<int> all_failed = gather_all(failed, local_size, node);
   if (local_rank == 0) SharedMemory::unlink(name.data());  // all ranks have attached: a crash leaves nothing behind
   std::vector<int> ranks;
   for (std::size_t r = 0; r < all_failed.size(); ++r) {
@@ -157,19 +163,19 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node, const Layout& layout) 
 /// holds the environment's mutex. The mutex stops the other engines of this process during that call. This causes no
 /// deadlock, because every rank makes the same MPI call before it waits for a stopped engine. Errors: timeout. After a
 /// timeout the environment is abandoned, because the barrier cannot be completed.
-void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
+void meet(HvdMpiHandle ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kBarrierNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();
   Mutex& calls = environment.calls();
-  MPI_Request request = MPI_REQUEST_NULL;
+  HvdMpiHandle request = mpi().request_null;
   {
     const MutexLock lock(calls);
-    check(MPI_Ibarrier(ranks, &request), "MPI_Ibarrier");
+    check(mpi().begin_barrier(ranks, &request), "MPI_Ibarrier");
   }
   for (int done = 0;;) {
     {
       const MutexLock lock(calls);
-      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      check(mpi().test(&request, &done), "MPI_Test");
     }
     if (done != 0) return;
     if (deadline.passed()) {
@@ -191,9 +197,8 @@ void compare_lists(std::span<const int> list, Mutex& calls) {
   std::vector<std::uint64_t> all;
   {
     const MutexLock lock(calls);
-    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-    all.resize(static_cast<std::size_t>(size));
-    check(MPI_Allgather(&mine, 1, MPI_UINT64_T, all.data(), 1, MPI_UINT64_T, MPI_COMM_WORLD), "MPI_Allgather");
+    check(mpi().comm_size(mpi().comm_world, &size), "MPI_Comm_size");
+    all = gather_all(mine, size, mpi().comm_world);
   }
   const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all.front(); });
   if (other == all.end()) return;
@@ -202,7 +207,7 @@ void compare_lists(std::span<const int> list, Mutex& calls) {
                           other - all.begin()));
 }
 
-std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, const Patience& patience) {
+std::unique_ptr<Communicator> make(HvdMpiHandle ranks, const CommOptions& options, const Patience& patience) {
   auto environment = MpiEnvironment::acquire();
   LockedComm world(*environment);
   LockedComm notices(*environment);
@@ -214,15 +219,15 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, c
     const MutexLock lock(environment->calls());
     world.comm() = duplicate(ranks);
     notices.comm() = duplicate(ranks);
-    MPI_Comm all = world.comm().get();
+    const HvdMpiHandle all = world.comm().get();
     int rank = 0;
-    check(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
+    check(mpi().comm_rank(all, &rank), "MPI_Comm_rank");
     const MpiComm node = split_by_node(all, rank, options.ranks_per_node);
     layout.emplace(find_layout(all, node.get(), options.ranks_per_node > 0));
     memory = make_segment(node.get(), *layout);
     // All ranks must cut their messages alike, so the smallest limit holds for all.
     eager_bytes = environment->tcp_eager_bytes();
-    check(MPI_Allreduce(MPI_IN_PLACE, &eager_bytes, 1, MPI_UINT64_T, MPI_MIN, all), "MPI_Allreduce");
+    check(mpi().all_reduce_min(&eager_bytes, all), "MPI_Allreduce");
   }
   auto state = std::make_unique<RankState>(std::move(*layout), std::move(memory), NodeGroup::Kind::kProcesses);
   state->set_transport(std::make_unique<MpiTransport>(environment, std::move(world.comm()), std::move(notices.comm()),
@@ -231,9 +236,11 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, c
 }
 
 void split_world(int group, int key, LockedComm& ranks, MpiEnvironment& environment, const Patience& patience) {
-  meet(MPI_COMM_WORLD, environment, patience);
+  meet(mpi().comm_world, environment, patience);
   const MutexLock lock(environment.calls());
-  check(MPI_Comm_split(MPI_COMM_WORLD, group, key, ranks.comm().out()), "MPI_Comm_split");
+  HvdMpiHandle part = mpi().comm_null;
+  check(mpi().comm_split(mpi().comm_world, group, key, &part), "MPI_Comm_split");
+  ranks.comm() = MpiComm(part);
 }
 
 }  // namespace
@@ -242,11 +249,11 @@ bool mpi_available() noexcept { return true; }
 
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options, const Patience& patience) {
   const auto environment = MpiEnvironment::acquire();  // MPI_COMM_WORLD is valid only after MPI is initialised
-  return make(MPI_COMM_WORLD, options, patience);
+  return make(mpi().comm_world, options, patience);
 }
 
-std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options, const Patience& patience) {
-  if (ranks == MPI_COMM_NULL) throw Error(Errc::kInvalidArgument, "make_mpi: MPI_COMM_NULL has no ranks");
+std::unique_ptr<Communicator> make_mpi_of(HvdMpiHandle ranks, const CommOptions& options, const Patience& patience) {
+  if (ranks == mpi().comm_null) throw Error(Errc::kInvalidArgument, "make_mpi: MPI_COMM_NULL has no ranks");
   const auto environment = MpiEnvironment::acquire();
   return make(ranks, options, patience);
 }
@@ -254,29 +261,29 @@ std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& option
 bool mpi_threads_supported() {
   const auto environment = MpiEnvironment::acquire();
   const MutexLock lock(environment->calls());
-  int provided = MPI_THREAD_SINGLE;
-  check(MPI_Query_thread(&provided), "MPI_Query_thread");
-  return provided == MPI_THREAD_MULTIPLE;
+  int threads = HVD_MPI_ONE_THREAD;
+  check(mpi().query_threads(&threads), "MPI_Query_thread");
+  return threads == HVD_MPI_MULTIPLE;
 }
 
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options,
                                            const Patience& patience) {
   const auto environment = MpiEnvironment::acquire_started("make_mpi_set");
   Mutex& calls = environment->calls();
-  meet(MPI_COMM_WORLD, *environment, patience);
+  meet(mpi().comm_world, *environment, patience);
   compare_lists(ranks, calls);
   int size = 0;
   int rank = 0;
   {
     const MutexLock lock(calls);
-    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+    check(mpi().comm_size(mpi().comm_world, &size), "MPI_Comm_size");
+    check(mpi().comm_rank(mpi().comm_world, &rank), "MPI_Comm_rank");
   }
   check_set(ranks, size);
   const auto place = std::find(ranks.begin(), ranks.end(), rank);
   const bool member = place != ranks.end();
   LockedComm set(*environment);
-  split_world(member ? 0 : MPI_UNDEFINED, static_cast<int>(place - ranks.begin()), set, *environment, patience);
+  split_world(member ? 0 : -1, static_cast<int>(place - ranks.begin()), set, *environment, patience);
   return member ? make(set.comm().get(), options, patience) : nullptr;
 }
 

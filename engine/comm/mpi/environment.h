@@ -2,14 +2,13 @@
 // Turns MPI's return codes into hvd::Error.
 #pragma once
 
-#include <mpi.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/base/mutex.h"
-#include "engine/base/unique_handle.h"
+#include "engine/comm/mpi/library.h"
 
 namespace hvd::comm {
 
@@ -32,7 +31,7 @@ class MpiEnvironment {
   /// launcher ends the job, as it should after a fault.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
-  /// "Open MPI v4.1.4, pml default, btl tcp,self".
+  /// "Open MPI v4.1.4, pml default, btl tcp,self", "MPICH Version: 4.0.2".
   [[nodiscard]] std::string library() const;
   /// Returns the longest message that Open MPI sends over TCP without a rendezvous; 0 if MPI uses another transport or
   /// does not say. Read from MPI's control variables. The ranks of a job may have different values. Hold calls().
@@ -47,14 +46,31 @@ class MpiEnvironment {
   Mutex calls_;
 };
 
-struct MpiCommTraits {
-  using Handle = MPI_Comm;
-  static Handle null() noexcept { return MPI_COMM_NULL; }
-  static void destroy(Handle comm) noexcept { MPI_Comm_free(&comm); }
-};
-using MpiComm = UniqueHandle<MpiCommTraits>;
+/// Owns a communicator of MPI.
+class MpiComm {
+ public:
+  MpiComm() = default;
+  explicit MpiComm(HvdMpiHandle handle) : handle_(handle) {}
+  ~MpiComm() { reset(); }
+  MpiComm(MpiComm&& other) noexcept : handle_(other.release()) {}
+  MpiComm& operator=(MpiComm&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = other.release();
+    }
+    return *this;
+  }
+  MpiComm(const MpiComm&) = delete;
+  MpiComm& operator=(const MpiComm&) = delete;
 
-/// Returns a duplicate of `comm` that reports errors by return code. Collective.
-MpiComm duplicate(MPI_Comm comm);
+  [[nodiscard]] HvdMpiHandle get() const noexcept { return handle_; }
+  HvdMpiHandle release() noexcept { return std::exchange(handle_, mpi().comm_null); }
+  void reset() noexcept {
+    if (handle_ != mpi().comm_null) mpi().comm_free(release());
+  }
+
+ private:
+  HvdMpiHandle handle_ = mpi().comm_null;
+};
 
 }  // namespace hvd::comm

@@ -1,5 +1,5 @@
-// For programs that call MPI themselves: makes a Communicator over ranks that the program chooses. Only in builds with
-// MPI. The caller owns `ranks`, and may free it once the function has returned: the engine keeps a duplicate.
+// For programs that call MPI themselves, which link hvd::mpi: makes a Communicator over ranks that the program chooses.
+// The caller owns `ranks`, and may free it once the function has returned: the engine keeps a duplicate.
 #pragma once
 
 #include <mpi.h>

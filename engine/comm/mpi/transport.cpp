@@ -36,30 +36,30 @@ constexpr auto kMaxNap = 5ms;
 /// Time between two checks of notices and the deadline. A check calls MPI_Improbe, which takes time.
 constexpr auto kLookRound = 2ms;
 
-std::optional<MPI_Datatype> mpi_type(DataType dtype) {
+std::optional<HvdMpiType> mpi_type(DataType dtype) {
   switch (dtype) {
-    case DataType::kF32: return MPI_FLOAT;
-    case DataType::kF64: return MPI_DOUBLE;
-    case DataType::kI32: return MPI_INT32_T;
-    case DataType::kI64: return MPI_INT64_T;
-    case DataType::kU8: return MPI_UINT8_T;
-    case DataType::kI8: return MPI_INT8_T;
-    case DataType::kI16: return MPI_INT16_T;
+    case DataType::kF32: return HVD_MPI_F32;
+    case DataType::kF64: return HVD_MPI_F64;
+    case DataType::kI32: return HVD_MPI_I32;
+    case DataType::kI64: return HVD_MPI_I64;
+    case DataType::kU8: return HVD_MPI_U8;
+    case DataType::kI8: return HVD_MPI_I8;
+    case DataType::kI16: return HVD_MPI_I16;
     case DataType::kF16:
     case DataType::kBF16: return std::nullopt;
   }
   return std::nullopt;
 }
 
-MPI_Op mpi_op(ReduceOp op) {
+HvdMpiOp mpi_op(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAverage: return MPI_SUM;
-    case ReduceOp::kMin: return MPI_MIN;
-    case ReduceOp::kMax: return MPI_MAX;
-    case ReduceOp::kProduct: return MPI_PROD;
+    case ReduceOp::kAverage: return HVD_MPI_SUM;
+    case ReduceOp::kMin: return HVD_MPI_MIN;
+    case ReduceOp::kMax: return HVD_MPI_MAX;
+    case ReduceOp::kProduct: return HVD_MPI_PRODUCT;
   }
-  return MPI_OP_NULL;
+  return HVD_MPI_SUM;
 }
 
 /// Sets the timer slack of this thread to its minimum: sleeps of a few microseconds need less than the default of 50
@@ -100,8 +100,7 @@ MpiTransport::~MpiTransport() {
     return;
   }
   for (Outgoing& message : *outgoing_) {
-    // notify() started this request. The analyser does not follow requests through containers.
-    MPI_Wait(&message.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
+    mpi_.wait(&message.request);
   }
   data_.reset();  // this needs the mutex, because other engines of this process may call MPI
   notices_.reset();
@@ -117,8 +116,8 @@ Transport::Ticket MpiTransport::send(int to, std::span<const std::byte> bytes) {
   PostedRequest operation{to, {}};
   const MutexLock lock(mutex_);
   for_each_chunk(bytes.size(), kMaxCount, [&](Range piece) {
-    check(MPI_Isend(bytes.data() + piece.begin, static_cast<int>(piece.count), MPI_BYTE, to, kTag, data_.get(),
-                    &operation.requests.emplace_back(MPI_REQUEST_NULL)),
+    check(mpi_.begin_send(bytes.data() + piece.begin, piece.count, to, kTag, data_.get(),
+                          &operation.requests.emplace_back(mpi_.request_null)),
           "MPI_Isend");
   });
   return open(std::move(operation));
@@ -128,8 +127,8 @@ Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
   PostedRequest operation{from, {}};
   const MutexLock lock(mutex_);
   for_each_chunk(bytes.size(), kMaxCount, [&](Range piece) {
-    check(MPI_Irecv(bytes.data() + piece.begin, static_cast<int>(piece.count), MPI_BYTE, from, kTag, data_.get(),
-                    &operation.requests.emplace_back(MPI_REQUEST_NULL)),
+    check(mpi_.begin_receive(bytes.data() + piece.begin, piece.count, from, kTag, data_.get(),
+                             &operation.requests.emplace_back(mpi_.request_null)),
           "MPI_Irecv");
   });
   return open(std::move(operation));
@@ -137,9 +136,9 @@ Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
 
 bool MpiTransport::test_locked(PostedRequest& operation) {
   // Test the requests one by one, because MPI_Testall returns MPI_ERR_IN_STATUS for every error.
-  for (MPI_Request& request : operation.requests) {
+  for (HvdMpiHandle& request : operation.requests) {
     int done = 0;
-    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    check(mpi_.test(&request, &done), "MPI_Test");
     if (done == 0) return false;
   }
   return true;
@@ -207,10 +206,8 @@ void MpiTransport::cancel_all() noexcept {
   // After the error the caller may free the buffers of open operations, so no late message may be written to them.
   const MutexLock lock(mutex_);
   for (auto& [ticket, operation] : operations_) {
-    for (MPI_Request& request : operation.requests) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
+    for (HvdMpiHandle& request : operation.requests) {
+      if (request != mpi_.request_null) mpi_.cancel(&request);
     }
   }
   operations_.clear();
@@ -220,37 +217,30 @@ void MpiTransport::notify(int to, const Notice& notice) noexcept {
   const MutexLock lock(mutex_);
   for (auto message = outgoing_->begin(); message != outgoing_->end();) {
     int done = 0;
-    message = MPI_Test(&message->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0
-                  ? outgoing_->erase(message)
-                  : std::next(message);
+    message = mpi_.test(&message->request, &done) == 0 && done != 0 ? outgoing_->erase(message) : std::next(message);
   }
   Outgoing& next = outgoing_->emplace_back();
   const auto text = std::as_bytes(std::span(notice.text));
   next.bytes.push_back(static_cast<std::byte>(notice.kind));
   next.bytes.insert(next.bytes.end(), text.begin(),
                     text.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(text.size(), 1024)));
-  // The next notify() or the destructor waits for this request, which the analyser cannot see.
-  // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker)
-  if (MPI_Isend(next.bytes.data(), static_cast<int>(next.bytes.size()), MPI_BYTE, to, kTag, notices_.get(),
-                &next.request) != MPI_SUCCESS) {
+  if (mpi_.begin_send(next.bytes.data(), next.bytes.size(), to, kTag, notices_.get(), &next.request) != 0) {
     outgoing_->pop_back();
   }
 }
-// NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
 
 std::optional<Notice> MpiTransport::poll_notice() noexcept {
   const MutexLock lock(mutex_);
   int found = 0;
-  MPI_Message message = MPI_MESSAGE_NULL;
-  MPI_Status status;
-  if (MPI_Improbe(MPI_ANY_SOURCE, kTag, notices_.get(), &found, &message, &status) != MPI_SUCCESS || found == 0) {
+  HvdMpiHandle message = 0;
+  int source = 0;
+  std::size_t length = 0;
+  if (mpi_.probe(kTag, notices_.get(), &found, &message, &source, &length) != 0 || found == 0 || length == 0) {
     return std::nullopt;
   }
-  int length = 0;
-  if (MPI_Get_count(&status, MPI_BYTE, &length) != MPI_SUCCESS || length < 1) return std::nullopt;
-  std::string raw(static_cast<std::size_t>(length), '\0');
-  if (MPI_Mrecv(raw.data(), length, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return std::nullopt;
-  return Notice{static_cast<Notice::Kind>(raw.front()), status.MPI_SOURCE, raw.substr(1)};
+  std::string raw(length, '\0');
+  if (mpi_.receive_probed(raw.data(), length, &message) != 0) return std::nullopt;
+  return Notice{static_cast<Notice::Kind>(raw.front()), source, raw.substr(1)};
 }
 
 bool MpiTransport::library_all_reduce(std::byte* data, std::size_t count, DataType dtype, ReduceOp op,
@@ -259,11 +249,11 @@ bool MpiTransport::library_all_reduce(std::byte* data, std::size_t count, DataTy
   if (!type) return false;
   // The call is non-blocking, because a rank could not leave a blocking call if a peer is lost.
   for_each_chunk(count, kMaxCount, [&](Range piece) {
-    PostedRequest operation{-1, {MPI_REQUEST_NULL}};
+    PostedRequest operation{-1, {mpi_.request_null}};
     {
       const MutexLock lock(mutex_);
-      check(MPI_Iallreduce(MPI_IN_PLACE, data + piece.begin * size_of(dtype), static_cast<int>(piece.count), *type,
-                           mpi_op(op), data_.get(), operation.requests.data()),
+      check(mpi_.begin_all_reduce(data + piece.begin * size_of(dtype), piece.count, *type, mpi_op(op), data_.get(),
+                                  operation.requests.data()),
             "MPI_Iallreduce");
     }
     wait_for(operation, wait);

@@ -2,8 +2,6 @@
 // the cores. A mutex serialises the calls, so that any thread may send notices.
 #pragma once
 
-#include <mpi.h>
-
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -44,11 +42,11 @@ class MpiTransport final : public Transport {
  private:
   struct PostedRequest {
     int peer = -1;
-    std::vector<MPI_Request> requests;  ///< several if the message is too long for MPI's int counts
+    std::vector<HvdMpiHandle> requests;  ///< several if the message is too long for MPI's int counts
   };
   struct Outgoing {
     std::vector<std::byte> bytes;
-    MPI_Request request = MPI_REQUEST_NULL;
+    HvdMpiHandle request = 0;
   };
   Ticket open(PostedRequest operation);
   bool test_locked(PostedRequest& operation) HVD_REQUIRES(mutex_);
@@ -61,6 +59,7 @@ class MpiTransport final : public Transport {
   Faults& faults_;
   const bool crowded_;
   const std::size_t eager_bytes_;
+  const HvdMpiTable& mpi_ = mpi();
   Mutex& mutex_;  ///< the environment's mutex, shared by all transports of the process
   Ticket next_ = 1;
   std::map<Ticket, PostedRequest> operations_;  ///< only the owner's thread uses this

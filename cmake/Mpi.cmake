@@ -1,0 +1,62 @@
+# The program is linked with no MPI. It loads one, and calls it through a module for its ABI (engine/comm/mpi/table.cpp).
+
+# hvd_mpi_abi(RESULT HEADER): sets RESULT to the ABI of the mpi.h in folder HEADER: "openmpi", "mpich", or "" if unknown.
+function(hvd_mpi_abi result folder)
+  set(${result} "" PARENT_SCOPE)
+  if(EXISTS "${folder}/mpi.h")
+    file(STRINGS "${folder}/mpi.h" lines REGEX "define (OMPI_MAJOR_VERSION|MPICH_NUMVERSION|I_MPI_VERSION)")
+    if(lines MATCHES "MPICH_NUMVERSION|I_MPI_VERSION")
+      set(${result} mpich PARENT_SCOPE)
+    elseif(lines MATCHES "OMPI_MAJOR_VERSION [4-9]")
+      set(${result} openmpi PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+# hvd_find_mpi(): finds the headers of each ABI. Sets HVD_MPI_FOUND; HVD_MPI_ABIS, the list of ABIs; for each ABI
+# HVD_MPI_INCLUDE_<abi>; and if CMake finds an MPI, HVD_MPI_ABI and HVD_MPI_LIBRARY, the file that a program loads. An MPI
+# of another ABI, such as Spectrum MPI, has the ABI "own".
+macro(hvd_find_mpi)
+  include(GNUInstallDirs)  # CMAKE_INSTALL_FULL_LIBDIR
+  find_package(MPI COMPONENTS CXX QUIET)
+  set(HVD_MPI_ABIS "")
+  set(HVD_MPI_ABI "")
+  if(MPI_CXX_FOUND)
+    set(HVD_MPI_ABI own)
+    foreach(folder IN LISTS MPI_CXX_INCLUDE_DIRS)
+      hvd_mpi_abi(abi "${folder}")
+      if(abi)
+        set(HVD_MPI_ABI ${abi})
+      endif()
+    endforeach()
+    foreach(file IN LISTS MPI_CXX_LIBRARIES)
+      if(file MATCHES "/lib(mpi|mpich|mpi_ibm)[.]so")
+        file(REAL_PATH "${file}" file)
+        string(REGEX REPLACE "([.]so[.][0-9]+)[.].*" "\\1" HVD_MPI_LIBRARY "${file}")
+      endif()
+    endforeach()
+    if(HVD_MPI_ABI STREQUAL "openmpi" AND NOT HVD_MPI_LIBRARY MATCHES "/libmpi[.]so[.]40")
+      set(HVD_MPI_ABI own)
+    endif()
+    list(APPEND HVD_MPI_ABIS ${HVD_MPI_ABI})
+    set(HVD_MPI_INCLUDE_${HVD_MPI_ABI} ${MPI_CXX_INCLUDE_DIRS})
+  endif()
+  foreach(abi openmpi mpich)
+    if(NOT abi IN_LIST HVD_MPI_ABIS)
+      # The folders of Debian and of Fedora.
+      set(arch ${CMAKE_LIBRARY_ARCHITECTURE})
+      find_path(HVD_${abi}_INCLUDE mpi.h NO_DEFAULT_PATH DOC "Folder with the mpi.h of ${abi}" PATHS
+        /usr/lib/${arch}/${abi}/include /usr/include/${arch}/${abi} /usr/include/${abi}-${CMAKE_SYSTEM_PROCESSOR})
+      hvd_mpi_abi(found "${HVD_${abi}_INCLUDE}")
+      if(found STREQUAL abi)
+        list(APPEND HVD_MPI_ABIS ${abi})
+        set(HVD_MPI_INCLUDE_${abi} "${HVD_${abi}_INCLUDE}")
+      endif()
+    endif()
+  endforeach()
+  set(HVD_LINKS_MPI ${MPI_CXX_FOUND})  # hvd::mpi, tests and benchmarks link the MPI that CMake found
+  set(HVD_MPI_FOUND FALSE)
+  if(HVD_MPI_ABIS)
+    set(HVD_MPI_FOUND TRUE)
+  endif()
+endmacro()
