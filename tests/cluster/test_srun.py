@@ -88,6 +88,17 @@ class Steps(ClusterTest):
         ((line,),) = self.query("SELECT command_line FROM session")
         self.assertIn("srun --mpi=pmix -N 2 -n 4", line)
 
+    def test_open_mpi_joins_by_pmix_and_mpich_by_pmi2(self) -> None:
+        self.need_hosts()
+        words = ("--replay", str(profile(self.folder)), "--num-iters", "3", "--num-warmup-batches", "1", "--no-db")
+        for library, pmi in (("openmpi", "pmix"), ("mpich", "pmi2")):
+            if not (Path(PROGRAM).resolve().parents[1] / f"lib/hvd_bench/hvd_mpi_{library}.so").exists():
+                continue
+            with self.subTest(library):
+                env = {"HVD_MPI": library}
+                result = self.cluster.srun(f"--mpi={pmi}", *TWO_BY_TWO, PROGRAM, *words, env=env).ended_with(0)
+                self.assertIn("4 ranks, 2 hosts", result.out)
+
     def test_without_pmix_it_is_refused_once(self) -> None:
         replay = str(profile(self.folder))
         result = self.cluster.srun("--mpi=none", *TWO_BY_TWO, PROGRAM, "--replay", replay, "--no-db")
