@@ -115,8 +115,13 @@ GETENV_OWNERS = (
     "engine/base/vector_level.cpp",
     "engine/comm/mpi/environment.cpp",
 )
-# doctor/mpi_probe.cpp ends a child process, which must not return into its caller.
-EXIT_OWNERS = ("bench/cli/doctor/mpi_probe.cpp", "bench/cli/main.cpp", "bench/cli/process_end.cpp")
+# doctor/mpi_probe.cpp and mpi/library.cpp end a child process, which must not return into its caller.
+EXIT_OWNERS = (
+    "bench/cli/doctor/mpi_probe.cpp",
+    "bench/cli/main.cpp",
+    "bench/cli/process_end.cpp",
+    "engine/comm/mpi/library.cpp",
+)
 # In scripts/, only this module may import sqlite3, because the system's SQLite may be too old for stores.
 SQLITE_OWNER = "hvdb.base.sqlite"
 SQLITE = re.compile(r"^[ \t]*(?:import|from) sqlite3\b|\bsqlite3\.connect\(", re.MULTILINE)

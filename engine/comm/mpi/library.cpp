@@ -32,8 +32,9 @@ using gpu::SharedLibrary;
 #define HVD_MPI_BUILT_LIBRARY ""
 #define HVD_MPI_BUILT_ABI ""
 #endif
-#ifndef HVD_MPI_MODULES  // where an installation has its modules
+#ifndef HVD_MPI_MODULES  // the folders of the modules in an installation and in the build
 #define HVD_MPI_MODULES ""
+#define HVD_MPI_BUILD_MODULES ""
 #endif
 
 /// A kind of MPI: the module that calls it, and the names of its library.
@@ -113,12 +114,16 @@ std::string reasons(const SharedLibrary& library) {
 Loaded take(const Kind& kind, const SharedLibrary& library) {
   const std::string file = fmt::format("hvd_mpi_{}.so", kind.module);
   std::vector<std::string> files{program_folder().parent_path() / "lib/hvd_bench" / file};
-  if (*HVD_MPI_MODULES != '\0') files.push_back(fs::path(HVD_MPI_MODULES) / file);
+  for (const char* const folder : {HVD_MPI_BUILD_MODULES, HVD_MPI_MODULES}) files.push_back(fs::path(folder) / file);
   const SharedLibrary module(files);
   const auto refuse = [&](const std::string& why) {
-    throw Error(Errc::kUnsupported, fmt::format("{} cannot be used: {}; {}", library.path(), why, kHowToGet));
+    throw Error(Errc::kUnsupported, fmt::format("{} cannot be used: {}", library.path(), why));
   };
-  if (!module.loaded()) refuse(fmt::format("no module for it could be loaded ({})", reasons(module)));
+  if (!module.loaded()) {
+    refuse(
+        fmt::format("the module that calls it could not be loaded ({}); copy lib/hvd_bench together with the program",
+                    reasons(module)));
+  }
   decltype(&::hvd_mpi_table) fill = nullptr;
   Loaded loaded;
   if (!module.find("hvd_mpi_table", fill) || fill(&loaded.table, HVD_MPI_TABLE_VERSION) != 0) {
