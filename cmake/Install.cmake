@@ -44,6 +44,15 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config.cmake"
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hvd_bench"
         COMPONENT engine)
 
+# The program looks for the recorded steps in share beside its folder (bench/world/shipped_steps.cpp), so that a user
+# can move the prefix, and a build finds them as an installation does.
+set(steps_from_bin ../share/hvd_bench/steps)
+cmake_path(SET steps_dir NORMALIZE "${CMAKE_INSTALL_BINDIR}/${steps_from_bin}")
+foreach(step gpt2 llama)
+  set(step_file "${PROJECT_SOURCE_DIR}/results/steps/${step}.replay")
+  configure_file("${step_file}" "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${steps_from_bin}/${step}.replay" COPYONLY)
+  install(FILES "${step_file}" DESTINATION "${steps_dir}" COMPONENT program)
+endforeach()
 if(TARGET hvd_bench)
   install(TARGETS hvd_bench RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
   foreach(abi IN LISTS HVD_MPI_ABIS)

@@ -13,6 +13,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/results/schema.sql" "${PROJECT_SOURCE_DIR}/
               "${PROJECT_SOURCE_DIR}/slurm/job_body.sh" "${PROJECT_SOURCE_DIR}/LICENSE"
         DESTINATION "${python_dir}/hvdb/data" COMPONENT program)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/slurm/sites" "${PROJECT_SOURCE_DIR}/slurm/specs"
+                  "${PROJECT_SOURCE_DIR}/results/steps"
         DESTINATION "${python_dir}/hvdb/data" COMPONENT program)
 
 # The launcher finds the package by a path relative to the launcher's folder, so that a user can move the prefix.

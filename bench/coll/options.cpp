@@ -71,7 +71,7 @@ void add_sizes(OptionTable& add, CollOptions& o) {
   });
   add.value("--from-model", "NAME", "Sizes of this network's gradient buckets (inception3, resnet50, resnet101, vgg16)",
             {}, [&o](const std::string& text) { o.model = text; });
-  add.path("--from-replay", "FILE", "Sizes of the gradient buckets of this recorded step (--record-replay, PyTorch)",
+  add.path("--from-replay", "FILE", "Sizes of a recorded step's gradient buckets: a file, or gpt2 or llama, which ship",
            {}, o.replay_file);
   add.number("--bucket-mb", "MIB", "With --from-model or --from-replay: size of the buckets (default: 25)", {}, 0,
              1 << 20, o.bucket_mebibytes);

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "bench/world/shipped_steps.h"
 #include "engine/base/error.h"
 #include "engine/base/files.h"
 #include "engine/base/hash.h"
@@ -81,6 +82,7 @@ void take_replay(const Options& options, Setup& setup) {
     note += fmt::format(", with every gradient cut to 1/{} of its size", options.replay_shrink);
   }
   setup.notes.push_back(std::move(note));
+  if (std::string unplayed = unplayed_file(file); !unplayed.empty()) setup.notes.push_back(std::move(unplayed));
   if (setup.device == Device::kCuda) {
     setup.notes.emplace_back("a replay on GPUs has never run on one, only on fake GPUs (docs/gpu.md)");
   }
@@ -236,7 +238,8 @@ double learning_rate_of_step(double one_rank, int ranks, std::uint64_t step, con
   return one_rank + share * (scaled - one_rank);
 }
 
-RecordedStep read_replay(const std::string& path) {
+RecordedStep read_replay(const std::string& named) {
+  const std::string path = step_file(named);
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {

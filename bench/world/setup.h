@@ -67,8 +67,9 @@ struct RecordedStep {
   models::ReplayProfile profile;
   std::string hash;
 };
-/// Reads a profile. Errors: io if the file cannot be read; invalid_argument for a malformed text.
-RecordedStep read_replay(const std::string& path);
+/// Reads the profile that `named` means, a file or a step that ships (step_file()). Errors: io if the file cannot be
+/// read; invalid_argument for a malformed text.
+RecordedStep read_replay(const std::string& named);
 
 /// Makes the setup of a run. If `gpus` is null, there are no GPUs. --device auto uses a GPU if possible; otherwise a
 /// note says why not. Errors: unsupported for a device, communication or type that this build, machine or processor

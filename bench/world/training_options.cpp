@@ -69,7 +69,7 @@ void add_training(OptionTable& add, Options& o) {
   add.number("--learning-rate", "X",
              "For one rank (default: 0.01); over 200 steps it grows with the ranks, to 0.02 at most", {kUsual}, 0, 1000,
              o.sgd.learning_rate);
-  add.path("--replay", "FILE", "Play a recorded step's times instead of computing",
+  add.path("--replay", "FILE", "Play this recorded step instead of computing: a file, or gpt2 or llama, which ship",
            {kEqual | kCampaign | kRerunWithOther | kTrainOnly}, o.replay_file);
   add.integer("--replay-shrink", "Divide the recorded gradients' sizes by N; stored as model NAME-divN", {kMeasured}, 1,
               1 << 20, o.replay_shrink);

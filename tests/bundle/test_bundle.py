@@ -21,6 +21,7 @@ TRAINING = (
     "--model resnet50 --image-size 32 --batch-size 2 --threads 1 --classes 10 --num-warmup-batches 1 --num-iters 2"
 )
 TRAINING += " --no-db"
+REPLAY = "--replay gpt2 --replay-shrink 4096 --num-warmup-batches 1 --num-iters 1 --no-db"
 MPI_FOLDERS = "/usr/lib/*/openmpi /usr/lib/*/pmix* /usr/share/openmpi /usr/share/pmix* /etc/openmpi"
 HIDE = f'for f in {MPI_FOLDERS}; do [ ! -d "$f" ] || mount -t tmpfs none "$f" || exit 99; done; exec "$@"'
 HIDDEN = ("unshare", "--map-root-user", "--mount", "sh", "-c", HIDE, "sh")
@@ -71,6 +72,8 @@ class BundleTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertRegex(done.stdout, r"(?m)^total images/sec: ")
             self.assertNotIn("Sorry!", done.stdout)  # Open MPI and PMIx find their help texts
+            done = self.run_in("bin/hvd_bench", *REPLAY.split(), HVD_GLIBC=glibc)
+            self.assertIn("  replaying  gpt2-div4096", done.stdout)
 
     def test_the_gpu_tests_start_and_say_that_there_is_no_gpu(self) -> None:
         self.assertEqual({file.name for file in (self.top / "tests").iterdir()}, set(GPU_TESTS))

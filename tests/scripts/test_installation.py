@@ -312,8 +312,14 @@ class FilesTest(unittest.TestCase):
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
         self.assertEqual(
             folders,
-            {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show", "sites", "specs"},
+            {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show"}
+            | {"sites", "specs", "steps"},
         )
+
+    def test_hvd_bench_has_the_recorded_steps_that_ship(self) -> None:
+        words = ("--replay-shrink", "4096", "--num-warmup-batches", "1", "--num-iters", "1", "--no-db")
+        for name in ("gpt2", "llama"):
+            self.assertIn(f"  replaying  {name}-div4096", HERE.run("hvd_bench", "--replay", name, *words).stdout)
 
     def test_a_program_of_pytorch_can_import_the_recorder(self) -> None:
         """It needs no package but PyTorch, and that only when it is called."""

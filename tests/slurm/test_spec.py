@@ -8,6 +8,8 @@ from pathlib import Path
 
 from campaigns import MINIMAL, REPOSITORY, fault, spec_of
 
+from hvdb.base import data
+from hvdb.base.errors import HvdbError
 from hvdb.campaign import bench_options, spec
 
 
@@ -56,6 +58,13 @@ class SpecTest(unittest.TestCase):
             ("[]", "models: is an empty list"),
         ):
             self.assertRegex(fault(spec_of, MINIMAL.replace('["vgg16"]', models) + replays), pattern)
+
+    def test_replays_of_steps_that_ship(self) -> None:
+        models = MINIMAL.replace('"vgg16"', '"gpt2", "llama"')
+        named = spec.replays(spec_of(models + '[options]\nreplay = "{model}"'))
+        self.assertEqual(named, {model: data.STEPS / f"{model}.replay" for model in ("gpt2", "llama")})
+        with self.assertRaisesRegex(HvdbError, "^gpt3: there is no such file, and the steps that ship are gpt2, llama"):
+            spec.replays(spec_of(models + '[options]\nreplay = "gpt3"'))
 
     def test_mistakes(self) -> None:
         cases = [

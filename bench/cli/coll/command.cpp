@@ -14,6 +14,7 @@
 #include "bench/cli/registrar.h"
 #include "bench/coll/result.h"
 #include "bench/world/setup.h"
+#include "bench/world/shipped_steps.h"
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"
 
@@ -29,7 +30,7 @@ constexpr const char* kCollFooter = R"(Examples:
   mpirun -n 8 hvd_bench coll --device cuda -b 8 -e 4G -f 2
   mpirun -n 4 hvd_bench coll --compare algorithm=ring,shm -b 1M -e 16M
   mpirun -n 2 hvd_bench coll --from-model vgg16
-  mpirun -n 2 hvd_bench coll --from-replay gpt2.replay
+  mpirun -n 2 hvd_bench coll --from-replay gpt2
 
 Exit codes: 0 good, 1 a wrong result, 2 usage or I/O, 5 a rank lost or a deadline passed, 6 ranks disagree,
   7 interrupted (what was measured is printed, written and stored, marked), 8 out of memory or a library failed.)";
@@ -162,6 +163,7 @@ void settle_sizes(coll::CollOptions& o, const OptionTable& table) {
   options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
   std::vector<core::GradientInfo> gradients;
   if (replayed) {
+    o.replay_file = step_file(o.replay_file);
     const models::ReplayProfile profile = read_replay(o.replay_file).profile;
     o.model = profile.model;
     gradients = coll::gradients_of(profile);

@@ -16,6 +16,7 @@
 #include "bench/cli/simulate/costs_text.h"
 #include "bench/measure/median.h"
 #include "bench/train/trainer.h"
+#include "bench/world/shipped_steps.h"
 #include "bench/world/training_options.h"
 #include "engine/base/align.h"
 #include "engine/base/error.h"
@@ -182,9 +183,9 @@ SimulateCommand parse_simulate(const std::vector<std::string>& argv) {
 std::string simulate(const SimulateCommand& command) {
   const Options& options = command.options;
   const std::string file = command.costs_file == "-" ? kStandardInput : command.costs_file;
+  const std::string recorded = step_file(options.replay_file);
   const models::ReplayProfile profile = models::shrink_gradients(
-      models::parse_replay(read_text(options.replay_file, kMaxProfileBytes), options.replay_file),
-      options.replay_shrink);
+      models::parse_replay(read_text(recorded, kMaxProfileBytes), recorded), options.replay_shrink);
   const CostsText costs = parse_costs(read_text(file, kMaxCostsBytes), file);
   if (options.engine.schedule == Schedule::kSharded &&
       (costs.reducer != sim::Reducer::kEngineThread || options.allreduce.value_or(DataType::kF32) != DataType::kF32)) {

@@ -84,11 +84,13 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=2, metavar="N")
     parser.add_argument("--length", type=int, default=64, metavar="TOKENS")
     parser.add_argument("--steps", type=int, default=20, metavar="N")
+    parser.add_argument("--optimizer", choices=("AdamW", "SGD"), default="AdamW")
     arguments = parser.parse_args()
     model = Gpt(arguments.layers, arguments.width, heads=arguments.width // 64)
     if arguments.lora:
         with_adapters(model, arguments.lora)
-    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimizer = getattr(torch.optim, arguments.optimizer)(learning, lr=1e-4, fused=True)
     batch = torch.randint(50257, (arguments.sequences, arguments.length + 1))
     made = {"unit": "sequences", "units": arguments.sequences, "optimizer": optimizer, "steps": arguments.steps}
     print(record(model, batch, next_token_loss, arguments.file, **made))

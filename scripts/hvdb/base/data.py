@@ -14,6 +14,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from hvdb.base.errors import HvdbError
+
 BENCH = "hvd_bench"  # the program that measures
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "data"
@@ -30,11 +32,29 @@ PUBLISHED = _RESULTS / "published.csv"
 SITES = _SLURM / "sites"
 SPECS = _SLURM / "specs"
 JOB_BODY = _SLURM / "job_body.sh"
+STEPS = _RESULTS / "steps"
 
 
 def recorded_stores() -> list[Path]:
     """Returns the stores that are checked in with the sources. An installation has no such stores."""
     return sorted(CHECKOUT.glob("results/recorded/*/*.db")) if CHECKOUT else []
+
+
+def shipped_steps() -> dict[str, Path]:
+    """Returns name -> file of the recorded steps that ship with hvd_bench."""
+    return {file.stem: file for file in sorted(STEPS.glob("*.replay"))}
+
+
+def step(named: str) -> Path:
+    """Returns the file of the recorded step that `named` means, by the rule of bench/world/shipped_steps.h.
+
+    The name of a step that ships means this step, and "./gpt2" a file. Errors: HvdbError if `named` has no "/" and no
+    ".", and neither a step nor a file is called so.
+    """
+    shipped = shipped_steps()
+    if not {"/", "."} & set(named) and named not in shipped and not Path(named).exists():
+        raise HvdbError(f"{named}: there is no such file, and the steps that ship are {', '.join(shipped)}")
+    return shipped.get(named, Path(named))
 
 
 def named(file: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hvdb.base import record
-from hvdb.base.data import SPECS
+from hvdb.base.data import SPECS, step
 from hvdb.base.errors import CampaignError
 from hvdb.base.record import SEVERAL, From, Malformed, Range, Text, Words
 from hvdb.campaign import bench_options
@@ -89,7 +89,7 @@ class Spec:
 def replays(study: Spec) -> dict[str, Path]:
     """Returns model -> the recorded step that its cells replay; empty if the cells compute."""
     file = dict(study.options).get("replay")
-    return {model: Path(file.replace("{model}", model)) for model in study.models} if file else {}
+    return {model: step(file.replace("{model}", model)) for model in study.models} if file else {}
 
 
 def _for_each(models: Sequence[str], given: int | dict[str, int], place: str) -> dict[str, int]:

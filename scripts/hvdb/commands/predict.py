@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdb.base import edge, printable, progress, whole_file
+from hvdb.base import data, edge, printable, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
 from hvdb.predict import draws, imported, inputs, judge, link, profile, report, what_if
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         "measured, 4 software or hardware of the inputs differ",
     )
     made.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db) with either or both")
-    made.add_argument("--profile", type=Path, metavar="FILE", help="what --record-replay wrote")
+    made.add_argument("--profile", metavar="FILE", help="what --record-replay wrote, or gpt2 or llama, which ship")
     made.add_argument("--ranks", type=_ranks, metavar="LIST", help="such as 2,4,8; 1..512: powers of two")
     made.add_argument(
         "--what-if",
@@ -117,17 +117,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise HvdbError("name --profile and --ranks, or a prediction to --judge")
     if arguments.algorithm and not arguments.imported:
         raise HvdbError("--algorithm says what --imported files hold: name them, too")
+    recorded = data.step(arguments.profile)
     files = tuple(map(imported.read, arguments.imported))
     added = Added(link.declared(arguments.link_gbit, arguments.latency_us), files, arguments.algorithm or "")
     program = rerun.find_program(arguments.program)
     if arguments.json:
-        given = [*arguments.stores, arguments.profile, program, *(one.file for one in added.files)]
+        given = [*arguments.stores, recorded, program, *(one.file for one in added.files)]
         judging.require_free_outputs([arguments.json], given)
     asked = list(dict.fromkeys(" ".join(text.split()) for text in arguments.what_if))
     if len(asked) > MAX_WHAT_IFS:
         raise HvdbError(f"{len(asked)} what-ifs, and at most {MAX_WHAT_IFS} are possible")
     parsed = list(map(what_if.parse, asked))
-    found = profile.read(arguments.profile)
+    found = profile.read(recorded)
     with progress.shown("reading the stores") as step:
         stored = runs.load(arguments.stores, step)
     made = inputs.gather(found, arguments.stores, stored, added)

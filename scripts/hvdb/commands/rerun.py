@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hvdb.base import printable, process
+from hvdb.base import data, printable, process
 from hvdb.base.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.commands import new_parser, number, selection
 from hvdb.judge import efficiency
@@ -44,7 +44,11 @@ def parser() -> argparse.ArgumentParser:
         help="run this hvd_bench (default: HVD_BENCH, the one built in this checkout or installed with this command, "
         "or the one of the PATH)",
     )
-    made.add_argument("--replay", type=Path, metavar="FILE", help="for a run that replays: the recorded step")
+    made.add_argument(
+        "--replay",
+        metavar="FILE",
+        help="for a run that replays: the recorded step (default: the step that ships, if the run replayed this one)",
+    )
     made.add_argument("--tuning-folder", type=Path, metavar="FOLDER", help="for a run that had one: yours")
     made.add_argument("--timeout", type=_seconds, default=3600.0, metavar="SECONDS")
     return made
@@ -57,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     printable.say(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")
     printable.say(f"command: {first.session['command_line']}")
     launch = tuple(side_command.split_words(arguments.launch, "--launch"))
-    place = rerun.Place(arguments.directory, launch, arguments.program, arguments.replay, arguments.tuning_folder)
+    replay = data.step(arguments.replay) if arguments.replay else None
+    place = rerun.Place(arguments.directory, launch, arguments.program, replay, arguments.tuning_folder)
     if not arguments.execute:
         printable.say(rerun.built_from(first))
         try:

@@ -41,8 +41,8 @@ class Place:
     """Where, how and with which files to repeat a run. The person who repeats it names them; none is from the record.
 
     launch: the words of the launcher; a run of one process needs none. program: the hvd_bench to run; None: the result
-    of find_program(). replay: needed if the record has --replay. tuning_folder: needed if the record has
-    --tuning-folder.
+    of find_program(). replay: needed if the record has --replay with another step than one that ships. tuning_folder:
+    needed if the record has --tuning-folder.
     """
 
     directory: Path | None = None
@@ -104,11 +104,12 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
             f"the command line of run {run.short_id} is not run again: {error}; "
             f"if you trust it, run it by hand: {printable.terminal(line)}"
         ) from error
-    given = {"replay": place.replay, "tuning-folder": place.tuning_folder}
+    replay = place.replay or _shipped(run, recorded)
+    given = {"replay": replay, "tuning-folder": place.tuning_folder}
     files = {name: path.absolute() for name, path in given.items() if path}
-    if place.replay and run.replay not in ("", UNKNOWN) and (here := identity.of_file(place.replay)) != run.replay:
+    if replay and run.replay not in ("", UNKNOWN) and (here := identity.of_file(replay)) != run.replay:
         raise NotComparable(
-            f"--replay {place.replay}: is profile {here}, and run {run.short_id} replayed profile {run.replay}: name a "
+            f"--replay {replay}: is profile {here}, and run {run.short_id} replayed profile {run.replay}: name a "
             "copy of that recording"
         )
     left_out = [*recorded.left_out, *_without_launcher(run, recorded, place)]
@@ -125,6 +126,15 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
         else:
             left_out.append(f"labels cycled then; {program} does not show --labels: add --labels=cycled if it knows it")
     return Command(words, recorded.variables, left_out)
+
+
+def _shipped(run: Run, recorded: recorded_command.Recorded) -> Path | None:
+    """Returns the file of the step that ships if the record names it and the run replayed this recording; else None.
+
+    Programs of other versions may have had another recording, or taken a file of this name.
+    """
+    file = data.shipped_steps().get(recorded.files.get("replay", ""))
+    return file if file and identity.of_file(file) == run.replay else None
 
 
 def _without_launcher(run: Run, recorded: recorded_command.Recorded, place: Place) -> list[str]:

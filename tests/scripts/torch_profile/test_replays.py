@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from harness import FolderTest, call
 from synthetic_store import SessionSpec, make
 
-from hvdb.base import identity
+from hvdb.base import data, identity
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.judge import comparable, sides
 from hvdb.read import runs
@@ -90,3 +91,28 @@ class ReplaysTest(FolderTest):
         self.assertRegex(said, f"gpt2.replay: is profile {TWO}, and run {made['full'][:8]} replayed profile {ONE}")
         file.write_bytes(b"one")
         self.assertIn("runs: ", call(*words, code=0)[1])
+
+    def test_rerun_takes_the_step_that_ships_if_the_run_replayed_this_one(self) -> None:
+        shipped = data.STEPS / "gpt2.replay"
+        for profile, named, takes in (
+            (identity.of_file(shipped), "gpt2", True),
+            (identity.of_file(shipped), "./gpt2", False),
+            (ONE, "gpt2", False),
+            ("", "gpt2", False),
+        ):
+            self.db.unlink(missing_ok=True)
+            (made,) = make(self.db, replay(profile))
+            self.change("UPDATE session SET command_line = ?", f"hvd_bench --ranks 2 --replay {named}")
+            words = ("rerun", made["full"], self.db, "--program", "/bin/true")
+            _, out, err = call(*words, code=0 if takes else 2)
+            self.assertEqual(f" --replay={shipped} " in out, takes, out)
+            self.assertEqual(f"replays the file '{named}': name your copy of it with --replay" in err, not takes, err)
+        said = call(*words, "--replay", "gpt3", code=2)[2]
+        self.assertEqual(said, "scripts/rerun: gpt3: there is no such file, and the steps that ship are gpt2, llama\n")
+
+    def test_commands_take_the_name_of_a_step_that_ships(self) -> None:
+        make(self.db, replay(ONE))
+        words = ("predict", self.db, "--ranks", "2", "--program", "/bin/true", "--profile")
+        self.assertIn("gpt3: there is no such file, and the steps", call(*words, "gpt3", code=2)[2])
+        self.assertIn("no session with the phases solo, none and full of gpt2, fp32, ", call(*words, "gpt2", code=3)[2])
+        self.assertEqual(data.step("./gpt2"), Path("gpt2"))

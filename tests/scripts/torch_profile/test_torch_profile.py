@@ -86,9 +86,9 @@ class WithoutTorchTest(FolderTest):
         self.assertEqual(waited, ["cuda:1"] * 4)
 
 
-def example() -> Any:
-    """Returns the module docs/examples/torch/gpt.py."""
-    spec = importlib.util.spec_from_file_location("gpt", REPOSITORY / "docs/examples/torch/gpt.py")
+def example(name: str = "gpt") -> Any:
+    """Returns the module docs/examples/torch/NAME.py."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"docs/examples/torch/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -161,6 +161,16 @@ class NetworksTest(TorchTest):
         forward = float(value(self.file, "forward_seconds"))
         self.assertTrue(all(forward < time < read.backward_end for *_, time in found))
         self.assertEqual(len(value(self.file, "factors").split()), 3)
+
+    def test_the_llama(self) -> None:
+        llama = example("llama")
+        with torch.device("meta"):
+            self.assertEqual(sum(p.numel() for p in llama.Llama().parameters()), 134_515_008)  # SmolLM-135M
+        made = self.record(llama.Llama(2, 192, 3, 64), llama.next_token_loss, batch=torch.randint(64, (4, 9)))
+        self.assertEqual((made.gradients, gradients(self.file)[-1][0]), (20, "tokens.weight"))
+        turned = llama.rotated(torch.ones(1, 1, 9, 8))[0, 0]
+        scores = turned @ turned.T
+        torch.testing.assert_close(scores[1:, 1:], scores[:-1, :-1])  # they depend on the distance only
 
     def test_adapters_beside_frozen_layers(self) -> None:
         gpt = example()
