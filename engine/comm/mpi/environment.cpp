@@ -105,9 +105,10 @@ std::size_t MpiEnvironment::tcp_eager_bytes() const {
   // A limit includes MPI's header of at most 64 bytes. 4 KiB less keeps messages of whole pages.
   constexpr std::uint64_t kHeader = 4096;
   // With UCX or another messaging layer than ob1, or without TCP, one of the two variables does not exist.
-  std::uint64_t depth = 0, limit = 0;
-  const bool by_tcp = mpi().control_variable("pml_ob1_send_pipeline_depth", &depth) == 0 &&
-                      mpi().control_variable("btl_tcp_eager_limit", &limit) == 0;
+  const std::array<const char*, 2> names{"pml_ob1_send_pipeline_depth", "btl_tcp_eager_limit"};
+  std::array<std::uint64_t, 2> values{};
+  const bool by_tcp = mpi().control_variables(names.data(), names.size(), values.data()) == 0;
+  const std::uint64_t limit = values[1];
   return by_tcp && limit > 2 * kHeader ? limit - kHeader : 0;
 }
 

@@ -118,10 +118,11 @@ int library_version(char* text, size_t size) {
   return code;
 }
 
-int control_variable(const char* name, uint64_t* value) {
+int control_variables(const char* const* names, size_t count, uint64_t* values) {
   int provided = MPI_THREAD_SINGLE;
   if (MPI_T_init_thread(MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return MPI_ERR_OTHER;
-  const int code = read_number(name, value);
+  int code = MPI_SUCCESS;
+  for (size_t i = 0; i < count && code == MPI_SUCCESS; ++i) code = read_number(names[i], &values[i]);
   MPI_T_finalize();
   return code;
 }
@@ -280,7 +281,7 @@ int hvd_mpi_table(HvdMpiTable* table, uint32_t version) {
             initialized,
             finalized,
             library_version,
-            control_variable,
+            control_variables,
             init,
             query_threads,
             finalize,

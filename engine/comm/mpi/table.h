@@ -30,8 +30,10 @@ typedef struct HvdMpiTable {
   /// These four may be called before MPI is initialised and after it is finalised.
   int (*initialized)(int* flag);
   int (*finalized)(int* flag);
-  int (*library_version)(char* text, size_t size);             ///< text: `size` bytes, filled up to a 0 at most
-  int (*control_variable)(const char* name, uint64_t* value);  ///< MPI_T; not 0 if there is no such number
+  int (*library_version)(char* text, size_t size);  ///< text: `size` bytes, filled up to a 0 at most
+  /// Reads control variables of MPI_T. Not 0 unless all `count` of them are numbers. Every call takes a tenth of a
+  /// second, because Open MPI registers all its variables anew.
+  int (*control_variables)(const char* const* names, size_t count, uint64_t* values);
 
   int (*init)(int* threads);  ///< asks for HVD_MPI_SERIALIZED. threads: HvdMpiThreads that MPI provides
   int (*query_threads)(int* threads);
