@@ -12,9 +12,10 @@ build=$1 unit=$2
 inputs() {
   local compile headers
   compile=$("$HVD_PYTHON" -c 'import json, sys
-print(*{entry["command"] for entry in json.load(open(sys.argv[1])) if entry["file"] == sys.argv[2]})' \
+print(*sorted({entry["command"] for entry in json.load(open(sys.argv[1])) if entry["file"] == sys.argv[2]}), sep="\n")' \
     "$build/compile_commands.json" "$unit")
-  headers=$(cd "$build" && eval "$compile -M -MF /dev/stdout")
+  # A source that is compiled for several libraries has a command for each.
+  headers=$(cd "$build" && while read -r command; do eval "$command -M -MF /dev/stdout"; done <<<"$compile")
   headers=$(sed 's/^[^:]*://; s/\\$//' <<<"$headers" | tr -s ' ' '\n' | grep -v -e '^$' -e "/$(basename "$unit")\$")
   {
     clang-tidy --version

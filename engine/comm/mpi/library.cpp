@@ -19,8 +19,7 @@
 #include "engine/base/error.h"
 #include "engine/gpu/shared_library.h"
 
-// Defined if the program links an MPI through hvd::mpi, else null.
-extern "C" int hvd_mpi_table(HvdMpiTable* table, uint32_t version) __attribute__((weak));
+#pragma weak hvd_mpi_table  // null unless the program links an MPI through hvd::mpi
 
 namespace hvd::comm {
 namespace {
@@ -104,8 +103,9 @@ std::vector<std::string> candidates(const Kind& kind) {
 std::string reasons(const SharedLibrary& library) {
   std::string text;
   for (const auto& [name, why] : library.refusals()) {
-    text += text.empty() ? "" : "; ";
-    text += why.find(name) == std::string::npos ? name + ": " + why : why;
+    if (!text.empty()) text += "; ";
+    if (why.find(name) == std::string::npos) text.append(name).append(": ");
+    text += why;
   }
   return text;
 }
