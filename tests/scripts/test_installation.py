@@ -99,6 +99,8 @@ class Installed:
         self.run("cmake", "-S", source, "--preset", "release", "-B", build, *options)
         (build / "bin").mkdir(exist_ok=True)
         shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # saves a build of the program under test
+        if (modules := PROGRAM.parents[1] / "lib" / "hvd_bench").is_dir():  # through which it calls MPI
+            shutil.copytree(modules, build / "lib" / "hvd_bench", dirs_exist_ok=True)
         self.run("cmake", "--install", build, "--prefix", self.prefix, "--component", "program")
         self.run(sys.executable, "-m", "venv", "--system-site-packages", self.venv)
         self.run(sys.executable, "-m", "venv", "--without-pip", self.plain)
