@@ -33,7 +33,7 @@ function(hvd_add_build_info target)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
   string(STRIP "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}" flags)
   add_custom_target(${target}_build_info ALL
-    COMMAND ${CMAKE_COMMAND} "-Dsource=${PROJECT_SOURCE_DIR}" "-Doutput=${output}" "-Dversion=${PROJECT_VERSION}"
+    COMMAND ${CMAKE_COMMAND} "-Dsource=${PROJECT_SOURCE_DIR}" "-Doutput=${output}" "-Dversion=${HVD_VERSION}"
             "-Dcompiler=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" "-Dflags=${flags}"
             "-Dbuild_type=${CMAKE_BUILD_TYPE}" -P "${PROJECT_SOURCE_DIR}/cmake/BuildInfo.cmake"
     BYPRODUCTS "${output}" COMMENT "Looking up the commit" VERBATIM)

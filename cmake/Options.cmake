@@ -14,6 +14,7 @@ option(HVD_WERROR "Warnings of our own code are errors, if the compiler is g++ u
 option(HVD_CLANG_TIDY "Run clang-tidy while compiling" OFF)
 set(HVD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 set(HVD_ONEDNN_ROOT "" CACHE PATH "oneDNN to use instead of the system's (3.x works too)")
+set(HVD_FMT fmt::fmt CACHE STRING "fmt::fmt-header-only: compile {fmt} into the program")
 set(HVD_SQLITE_SOURCE "" CACHE PATH "Folder with SQLite's sqlite3.c and sqlite3.h to compile in, if the system's is too old")
 set(HVD_CUDNN_ROOT "" CACHE PATH "Folder with cuDNN's include and lib, if it is not the CUDA Toolkit's")
 set(HVD_NCCL_ROOT "" CACHE PATH "Folder with NCCL's include and lib, if it is not the CUDA Toolkit's")

@@ -4,4 +4,4 @@ Every function here is pure or says what it reads and writes. Only hvdb.commands
 in seconds, sizes in bytes and rates in images per second of the whole world, unless a name says otherwise.
 """
 
-__version__ = "0.1.0"  # the same as in CMakeLists.txt
+__version__ = "0.2.0.dev0"  # also read by CMakeLists.txt and pyproject.toml

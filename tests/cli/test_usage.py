@@ -38,7 +38,8 @@ class Help(ProgramTest):
 
     def test_version(self) -> None:
         result = run("--version").ended_with(0)
-        self.assertRegex(result.out, r"\Ahvd_bench \d+\.\d+\.\d+ \(commit ([0-9a-f]{10}|unknown)[ a-z,]*\)\n\Z")
+        version = r"\d+\.\d+\.\d+(?:\.dev\d+)?"
+        self.assertRegex(result.out, rf"\Ahvd_bench {version} \(commit ([0-9a-f]{{10}}|unknown)[ a-z,]*\)\n\Z")
 
     def test_a_reader_may_close_the_pipe(self) -> None:
         for question in (["--help"], ["coll", "--help"], ["--version"], ["doctor", "--db", str(self.db)]):
