@@ -91,8 +91,10 @@ std::string MpiEnvironment::library() const {
   std::array<char, kTextBytes> version{};
   check(mpi().library_version(version.data(), version.size()), "MPI_Get_library_version");
   std::string text = version.data();
-  text = text.substr(0, text.find_first_of(",\n"));  // MPICH's is "MPICH Version:<tab>4.0.2<line break>..."
+  text = text.substr(0, text.find_first_of(",\n"));  // MPICH's is "MPICH Version:<tab or blanks>4.0.2<line break>..."
   std::replace(text.begin(), text.end(), '\t', ' ');
+  const auto both_blank = [](char left, char right) { return left == ' ' && right == ' '; };
+  text.erase(std::unique(text.begin(), text.end(), both_blank), text.end());
   if (text.starts_with("MPICH") || text.starts_with("Intel")) return text;
   for (const char* framework : {"pml", "btl"}) {
     const char* forced = std::getenv((std::string("OMPI_MCA_") + framework).c_str());
