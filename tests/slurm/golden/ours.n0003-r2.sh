@@ -37,7 +37,7 @@ repetition=2
 restart=${SLURM_RESTART_COUNT:-0}
 
 set_up() {
-  unset HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME HOROVOD_FUSION_THRESHOLD HVD_CUBLAS_ROOT HVD_CUDNN_ROOT HVD_MAX_CPU_ISA HVD_NCCL_ROOT
+  unset HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME HOROVOD_FUSION_THRESHOLD HVD_CUBLAS_ROOT HVD_CUDNN_ROOT HVD_MAX_CPU_ISA HVD_MPI HVD_NCCL_ROOT
   export SLURM_EXPORT_ENV=ALL  # sbatch --export=NONE must not hide these lines from the ranks
   type module >/dev/null 2>&1 || source /etc/profile  # a job's shell may not know it
   module load gcc/12.2 'openmpi/4.1 (cuda)' || return
