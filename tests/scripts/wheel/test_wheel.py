@@ -99,6 +99,11 @@ class WheelTest(unittest.TestCase):
             for name in ("libdnnl", "libgomp"):
                 self.assertRegex(loaded, rf"{name}\.so\.\d+ => {re.escape(folder)}/venv/")
             self.assertNotIn("not found", loaded)
+            if shutil.which("mpiexec.openmpi") and shutil.which("mpiexec.mpich"):
+                step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PMI_RANK": "0"}
+                words = (program, "--replay", "gpt2", "--no-db")
+                refused = execute(*words, code=2, env=nothing | step, cwd=folder).stderr
+                self.assertRegex(refused, r"Open MPI \(.*\) and MPICH \(.*\) could be loaded.*; set HVD_MPI=openmpi or")
             if not (mpirun := shutil.which("mpirun")):
                 return
             words = (mpirun, "-n", "2", program, *SMALL.replace("--ranks 2", "").split(), "--no-db")
