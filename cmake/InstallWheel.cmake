@@ -4,8 +4,7 @@ install(TARGETS hvd_bench RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT
 foreach(abi IN LISTS HVD_MPI_ABIS)
   install(TARGETS hvd_mpi_${abi} LIBRARY DESTINATION "${SKBUILD_DATA_DIR}/lib/hvd_bench" COMPONENT wheel)
 endforeach()
-install(FILES "${PROJECT_SOURCE_DIR}/results/steps/gpt2.replay" "${PROJECT_SOURCE_DIR}/results/steps/llama.replay"
-        DESTINATION "${SKBUILD_DATA_DIR}/share/hvd_bench/steps" COMPONENT wheel)
+install(FILES ${step_files} DESTINATION "${SKBUILD_DATA_DIR}/share/hvd_bench/steps" COMPONENT wheel)
 if(HVD_WHEEL_LIBRARIES)
   # The second folder is where auditwheel, which does not know how pip moves files, finds them inside of the wheel.
   set_target_properties(hvd_bench PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/hvd_bench:$ORIGIN/../data/lib/hvd_bench")

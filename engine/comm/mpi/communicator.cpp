@@ -60,19 +60,19 @@ class LockedComm {
 /// Splits `world` into nodes. A node consists of the ranks that share memory or, if `ranks_per_node` > 0 (for tests),
 /// of that many consecutive ranks.
 MpiComm split_by_node(HvdMpiHandle world, int rank, int ranks_per_node) {
-  HvdMpiHandle node = mpi().comm_null;
+  MpiComm node;
   if (ranks_per_node > 0) {
-    check(mpi().comm_split(world, rank / ranks_per_node, rank, &node), "MPI_Comm_split");
+    check(mpi().comm_split(world, rank / ranks_per_node, rank, node.out()), "MPI_Comm_split");
   } else {
-    check(mpi().comm_split_shared(world, rank, &node), "MPI_Comm_split_type");
+    check(mpi().comm_split_shared(world, rank, node.out()), "MPI_Comm_split_type");
   }
-  return MpiComm(node);
+  return node;
 }
 
 MpiComm duplicate(HvdMpiHandle comm) {
-  HvdMpiHandle copy = mpi().comm_null;
-  check(mpi().comm_dup(comm, &copy), "MPI_Comm_dup");
-  return MpiComm(copy);
+  MpiComm copy;
+  check(mpi().comm_dup(comm, copy.out()), "MPI_Comm_dup");
+  return copy;
 }
 
 /// Gathers `mine` of all ranks of `comm`: [rank].
@@ -238,9 +238,7 @@ std::unique_ptr<Communicator> make(HvdMpiHandle ranks, const CommOptions& option
 void split_world(int group, int key, LockedComm& ranks, MpiEnvironment& environment, const Patience& patience) {
   meet(mpi().comm_world, environment, patience);
   const MutexLock lock(environment.calls());
-  HvdMpiHandle part = mpi().comm_null;
-  check(mpi().comm_split(mpi().comm_world, group, key, &part), "MPI_Comm_split");
-  ranks.comm() = MpiComm(part);
+  check(mpi().comm_split(mpi().comm_world, group, key, ranks.comm().out()), "MPI_Comm_split");
 }
 
 }  // namespace

