@@ -36,8 +36,9 @@ _MICROSECONDS = (0.0, 1e5)
 _MAX_NODES = 1000
 _MAX_MIB = 65536.0
 _MAX_MS = 1e5
-# Two cores carry about 2 Gbit/s of shaped traffic in total. Above this rate the processor is the limit.
-_USABLE_MBIT = 2000
+# What one core carries, of all nodes together, and how many nodes. Two cores took 1.10 to 1.25 of the formula with 8
+# nodes at 1000 Mbit/s. Source: results/recorded/2026-11-29-network.
+_MBIT_PER_CORE, _NODES_PER_CORE = 2400, 6
 _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
 
 
@@ -190,7 +191,7 @@ def _cases(arguments: argparse.Namespace) -> list[tuple[Work, str]]:
 def _measure(arguments: argparse.Namespace, wiring: Wiring, folder: Path, kept: Path, document: list[dict]) -> int:
     """Measures all cases on one network. Adds them to `document`. Returns the number of failures. Errors: HvdbError."""
     failures = 0
-    with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
+    with Network(wiring, arguments.bench.with_name("shaped_switch"), folder) as net:
         calibration = calibrate(net)
         link = Link(wiring.rate_mbit * 1e6, calibration.latency_seconds)  # the latency is that of the idle link
         if not arguments.json:
@@ -243,11 +244,24 @@ def _run_command(arguments: argparse.Namespace, folder: Path) -> int:
     code = 0
     for wires in itertools.product(arguments.nodes, arguments.rate_mbit, arguments.latency_us):
         wiring = Wiring(*wires)
-        with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
+        with Network(wiring, arguments.bench.with_name("shaped_switch"), folder) as net:
             print(_calibration_line(wiring, calibrate(net)), flush=True)
             done = subprocess.run([*net.mpirun(arguments.ranks_per_node), *command], check=False)
             code = code or done.returncode
     return code
+
+
+def _too_much(nodes: int, rate_mbit: float) -> str:
+    """Returns why this machine cannot carry such a network, or ""."""
+    cores = os.cpu_count() or 1
+    if nodes > _NODES_PER_CORE * cores:
+        return f"{nodes} nodes: {cores} cores were only seen to carry {_NODES_PER_CORE * cores}"
+    if nodes * rate_mbit > _MBIT_PER_CORE * cores:
+        return (
+            f"{nodes} nodes at {rate_mbit:g} Mbit/s: {cores} cores carry {_MBIT_PER_CORE * cores} Mbit/s of all nodes, "
+            "and with more the processors would be measured"
+        )
+    return ""
 
 
 def main(argv: list[str]) -> int:
@@ -259,12 +273,12 @@ def _main(argv: list[str]) -> int:
     """Enters the outer namespaces first, then measures inside them. Returns the exit code."""
     arguments = _arguments(argv)
     if not arguments.inside:
-        switch = arguments.bench.with_name("delay_switch")
-        if reason := network.why_not(max(arguments.latency_us) > 0, switch):
+        switch = arguments.bench.with_name("shaped_switch")
+        if reason := network.why_not(switch):
             print(f"network_bench: skipped: {reason}", file=sys.stderr)
             return EXIT_INCONCLUSIVE
-        if sum(max(arguments.nodes) * [max(arguments.rate_mbit)]) > _USABLE_MBIT * (os.cpu_count() or 1) / 2:
-            print("network_bench: so many nodes at such a rate may be more than this machine carries", file=sys.stderr)
+        if reason := _too_much(max(arguments.nodes), max(arguments.rate_mbit)):
+            raise HvdbError(reason)
         return network.enter([sys.executable, "-B", "-m", "hvnet", "--inside", *argv])
     if arguments.command:
         return _run_command(arguments, network.prepare())

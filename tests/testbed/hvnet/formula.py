@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # The share of data in the bytes of a frame. An Ethernet frame of 1,514 bytes has 66 bytes of headers (14 of Ethernet,
-# 20 of IPv4, 32 of TCP with time stamps). The shaper (tc-tbf) counts all 1,514 bytes, but not the preamble and gap of a
-# real wire.
+# 20 of IPv4, 32 of TCP with time stamps). The switch counts all 1,514 bytes, but not the preamble and gap of a real
+# wire.
 PAYLOAD_SHARE = 1448 / 1514
 
 

@@ -1,10 +1,9 @@
-"""Connects network namespaces through one switch. Every link is shaped to a rate. The caller may add a latency.
+"""Connects network namespaces through one switch. Every link has a rate and a latency.
 
 Everything is inside one outer set of namespaces (network, mount, PID), which this program enters first. When the first
 process in the outer set ends, the kernel removes all namespaces. Nothing outside changes.
 
-tc-tbf on both ends of every link limits the rate. For latency the switch is delay_switch.cpp instead of a
-bridge, because many kernels do not have sch_netem.
+The switch is shaped_switch.cpp in user space, which says why tc-tbf does not do; many kernels have no sch_netem.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ SUBNET = "10.77.0.0/16"
 COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
 _CONNECT_SECONDS = 10
-# A burst passes at no cost, so a slow link gets a small one: what it carries in _BURST_SECONDS. A fast link needs
-# 128 kB: with less, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16 kB).
-# The long queue loses no packets, like a lossless fabric.
-_SHAPE = ("tbf", "limit", "16mb", "rate")
-_BURST_SECONDS, _BURST_BYTES = 1e-3, (4 << 10, 128 << 10)
+# A message arrives with the frame that holds its end, so a frame of 64 KiB would delay it by as long as it takes. Small
+# frames cost the switch time.
+_FRAME_SECONDS, _FRAME_BYTES = 1e-3, (3000, 65536)
 
 _TCP = (
-    # reno, because BBR paces by its own estimate of the bandwidth, which is wrong for a token bucket.
+    # reno, because BBR paces by an estimate of the bandwidth of its own.
     "net.ipv4.tcp_congestion_control=reno",
     # TCP windows are wide from the beginning and stay wide while compute sleeps, so that they do not limit the rate.
     "net.ipv4.tcp_slow_start_after_idle=0",
@@ -56,15 +53,12 @@ _PROBE = """set -e
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns
 ip netns add probe
-ip link add probebr type bridge
-ip link add probe0 type veth peer name eth0 netns probe
-tc qdisc add dev probe0 root tbf rate 1mbit burst 128kb limit 16mb
 """
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """The network to make. rate_mbit 0: no limit. latency_us 0: a plain bridge, which adds only its own latency."""
+    """The network to make. rate_mbit 0: no limit. latency_us: added to that of the machine."""
 
     nodes: int
     rate_mbit: float
@@ -80,19 +74,19 @@ def _unshare() -> list[str]:
     return ["unshare", *root, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
-def why_not(latency: bool, switch: Path) -> str:
+def why_not(switch: Path) -> str:
     """Returns the reason why this machine cannot make this network; "" if it can."""
-    missing = [name for name in ("unshare", "nsenter", "ip", "tc", "mpirun") if shutil.which(name) is None]
+    missing = [name for name in ("unshare", "nsenter", "ip", "mpirun") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here (Debian: apt-get install iproute2 util-linux openmpi-bin)"
     done = subprocess.run([*_unshare(), "sh", "-c", _PROBE], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"network namespaces or traffic shaping are not permitted here ({reason})"
-    if latency and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-        return "no access to /dev/net/tun, which the switch that adds latency needs (--latency-us 0 does without)"
-    if latency and not os.access(switch, os.X_OK):
-        return f"no {switch}, which adds latency: run scripts/build (--latency-us 0 does without)"
+        return f"network namespaces are not permitted here ({reason})"
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "no access to /dev/net/tun, which the switch needs"
+    if not os.access(switch, os.X_OK):
+        return f"no {switch}, which connects the nodes: run scripts/build"
     return ""
 
 
@@ -159,10 +153,7 @@ class Network:
         self._hosts.write_text("\n".join([Path("/etc/hosts").read_text(), *names, ""]))
         _do(f"mount --bind {self._hosts} /etc/hosts")
         try:
-            if self.wiring.latency_us > 0:
-                self._start_switch()
-            else:
-                self._start_bridge()
+            self._start_switch()
             for i, node in enumerate(self.nodes, start=1):
                 self._connect(i, node)
         except BaseException:
@@ -179,15 +170,7 @@ class Network:
             self._switch = None
         for node in self.nodes:
             subprocess.run(["ip", "netns", "del", node], **quiet)
-        subprocess.run(["ip", "link", "del", "hub"], **quiet)
-        for i in range(1, self.wiring.nodes + 1):
-            subprocess.run(["ip", "link", "del", f"port{i}"], **quiet)
         subprocess.run(["umount", "/etc/hosts"], **quiet)
-
-    def _start_bridge(self) -> None:
-        _do("ip link add hub type bridge")
-        _do(f"ip addr add {_HEAD}/16 dev hub")
-        _do("ip link set hub up")
 
     def _start_switch(self) -> None:
         ports = self.wiring.nodes + 1  # the last port is for mpirun
@@ -195,32 +178,25 @@ class Network:
         self._switch = subprocess.Popen([*words], stdout=subprocess.PIPE, text=True)
         assert self._switch.stdout is not None
         if self._switch.stdout.readline().strip() != "ready":
-            raise HvdbError("delay_switch did not start; see its message above")
+            raise HvdbError("shaped_switch did not start; see its message above")
         _do(f"ip addr add {_HEAD}/16 dev port{ports}")
         _do(f"ip link set port{ports} up")
 
     def _connect(self, number: int, node: str) -> None:
         _do(f"ip netns add {node}")
-        if self._switch is None:
-            _do(f"ip link add port{number} type veth peer name eth0 netns {node}")
-            _do(f"ip link set port{number} master hub up")
-            self._shape([], f"port{number}")
-        else:
-            _do(f"ip link set port{number} netns {node}")
-            _do(f"ip -n {node} link set port{number} name eth0")
+        _do(f"ip link set port{number} netns {node}")
+        _do(f"ip -n {node} link set port{number} name eth0")
         _do(f"ip -n {node} link set lo up")
         _do(f"ip -n {node} addr add {address(number)}/16 dev eth0")
-        _do(f"ip -n {node} link set eth0 up")
-        self._shape(["-n", node], "eth0")
+        _do(f"ip -n {node} link set eth0 gso_max_size {self._frame_bytes()} up")
         command = self.inside(node, "sysctl", "-qw", *_TCP)
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
 
-    def _shape(self, where: list[str], device: str) -> None:
-        if self.wiring.rate_mbit > 0:
-            low, high = _BURST_BYTES
-            burst = int(min(high, max(low, self.wiring.rate_mbit * 1e6 / 8 * _BURST_SECONDS)))
-            shape = [*_SHAPE, f"{self.wiring.rate_mbit:g}mbit", "burst", str(burst)]
-            _do(" ".join(["tc", *where, "qdisc add dev", device, "root", *shape]))
+    def _frame_bytes(self) -> int:
+        """Returns how many bytes a frame may have before the network splits it. A frame arrives as a whole."""
+        low, high = _FRAME_BYTES
+        at_rate = self.wiring.rate_mbit * 1e6 / 8 * _FRAME_SECONDS
+        return int(min(high, max(low, at_rate))) if at_rate else high
 
     def inside(self, node: str, *command: str) -> list[str]:
         """Returns the command that runs `command` in the network namespace of `node`."""
@@ -246,7 +222,7 @@ class Network:
 
 
 def wait_until_connected(network: Network, probe: list[str]) -> None:
-    """Waits until the command `probe` succeeds, because a bridge's port begins to forward a moment after it came up."""
+    """Waits until the command `probe` succeeds, because its server starts meanwhile."""
     end = time.monotonic() + _CONNECT_SECONDS
     while subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > end:

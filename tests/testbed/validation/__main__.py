@@ -224,7 +224,7 @@ class NetworkMeasurement(Measurement):
         return "beyond" if ranks in BEYOND else "calibrated"
 
     def _network(self, nodes: int) -> Network:
-        switch = self.bench.with_name("delay_switch")
+        switch = self.bench.with_name("shaped_switch")
         return Network(Wiring(nodes, self.block.rate_mbit, self.block.latency_us), switch, self.scratch)
 
     def _training(self, *words: str) -> list[str]:
@@ -390,7 +390,7 @@ def _main(argv: list[str]) -> int:
     folder = arguments.folder.resolve()
     on_network = arguments.part == "network"
     if on_network and not arguments.inside:
-        if reason := network.why_not(latency=True, switch=bench.with_name("delay_switch")):
+        if reason := network.why_not(bench.with_name("shaped_switch")):
             print(f"validate_prediction: skipped: {reason}", file=sys.stderr)
             return EXIT_INCONCLUSIVE
         folder.mkdir(parents=True, exist_ok=True)
