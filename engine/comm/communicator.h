@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine/base/deadline.h"
+#include "engine/base/thresholds.h"
 #include "engine/base/types.h"
 
 namespace hvd::gpu {
@@ -120,16 +121,7 @@ std::string_view name(Algorithm algorithm) noexcept;
 /// "rabenseifner").
 Algorithm parse_algorithm(std::string_view text);
 
-/// Largest whole message, in bytes, for which `auto` uses each algorithm between nodes. The thresholds must be equal on
-/// all ranks. docs/algorithms.md explains the trade-off.
-struct Thresholds {
-  std::size_t doubling_bytes = std::size_t{32} << 10;  ///< all_reduce: recursive doubling up to this size
-  std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: kRabenseifner up to this size, kRing above it
-  /// reduce_scatter, all_gather: a ring above this size. Up to this size: halving or doubling if the number of ranks is
-  /// a power of two, direct exchange otherwise.
-  std::size_t direct_bytes = std::size_t{32} << 10;
-  bool operator==(const Thresholds&) const = default;
-};
+using hvd::Thresholds;
 
 struct CommOptions {
   Algorithm algorithm = Algorithm::kAuto;

@@ -103,8 +103,12 @@ Algorithm GroupData::choose(std::size_t bytes) const {
 }
 
 Algorithm GroupData::choose_between_nodes(std::size_t bytes) const {
-  if (bytes <= options_.thresholds.doubling_bytes) return Algorithm::kRecursiveDoubling;
-  return bytes <= options_.thresholds.rabenseifner_bytes ? Algorithm::kRabenseifner : Algorithm::kRing;
+  switch (options_.thresholds.all_reduce(bytes)) {
+    case Exchange::kDoubling: return Algorithm::kRecursiveDoubling;
+    case Exchange::kRabenseifner: return Algorithm::kRabenseifner;
+    case Exchange::kRing: break;
+  }
+  return Algorithm::kRing;
 }
 
 bool GroupData::use_shared_memory() const {
@@ -125,7 +129,7 @@ GroupData::Shares GroupData::choose_shares(std::size_t bytes) const {
   if (use_shared_memory()) return Shares::kSharedMemory;
   const bool direct = options_.algorithm == Algorithm::kRecursiveDoubling ||
                       options_.algorithm == Algorithm::kRabenseifner ||
-                      (options_.algorithm != Algorithm::kRing && bytes <= options_.thresholds.direct_bytes);
+                      (options_.algorithm != Algorithm::kRing && options_.thresholds.is_direct(bytes));
   if (!direct) return Shares::kRing;
   return std::has_single_bit(all_ranks_.size()) ? Shares::kHalving : Shares::kPairwise;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/thresholds.h"
 
 namespace hvd::sim {
 namespace {
@@ -100,13 +101,15 @@ void StepSimulator::begin_step() {
 
 void StepSimulator::run_buckets() {
   const std::vector<double>& measured = world_.costs.bucket_seconds;
-  const CostTable& table =
-      world_.schedule == Schedule::kSharded ? world_.costs.reduce_scatter : world_.costs.all_reduce;
+  const Costs& costs = world_.costs;
+  const auto seconds_of = [&](std::size_t bytes) {
+    if (world_.schedule != Schedule::kSharded) return all_reduce_seconds(bytes);
+    return duration(costs.reduce_scatter, costs.small_reduce_scatter, Thresholds{}.is_direct(bytes), bytes);
+  };
   for (std::size_t b = 0; b < world_.buckets.size(); ++b) {
     const core::Bucket& bucket = world_.buckets[b];
     const double begin = std::max(engine_free_, slowest_ready(bucket.last - 1));
-    const double seconds =
-        measured.empty() ? duration(table, bucket.count * size_of(world_.profile.dtype)) : measured[b];
+    const double seconds = measured.empty() ? seconds_of(bucket.count * size_of(world_.profile.dtype)) : measured[b];
     overlap(begin, begin + seconds);
     engine_free_ = begin + seconds;
   }
@@ -172,7 +175,7 @@ void StepSimulator::run_batch(const Batch& batch) {
   const double begin = on_stream ? std::max({engine_free_, stream_free_, slowest_ready(batch.last)}) : engine_free_;
   const double copy = batch.packed ? 2 * world_.costs.copy_seconds_per_byte * static_cast<double>(batch.bytes) : 0;
   double reduce = 0;
-  for (const std::size_t bytes : batch.reductions) reduce += duration(world_.costs.all_reduce, bytes);
+  for (const std::size_t bytes : batch.reductions) reduce += all_reduce_seconds(bytes);
   const double end = begin + copy + reduce;
   overlap(begin, end);
   copy_ += copy;
@@ -191,9 +194,19 @@ void StepSimulator::overlap(double begin, double end) {
   }
 }
 
-double StepSimulator::duration(const CostTable& table, std::size_t bytes) {
+double StepSimulator::duration(const CostTable& table, const CostTable& small, bool is_small, std::size_t bytes) {
+  const bool in_small = is_small && !small.empty();
+  const CostTable& used = in_small ? small : table;
+  MessageSizes& sizes = messages_[in_small ? 1 : 0];
+  sizes.least = sizes.most == 0 ? bytes : std::min(sizes.least, bytes);
+  sizes.most = std::max(sizes.most, bytes);
   const double draw = collective_noise_.uniform(collectives_++);
-  return table.seconds(bytes) * table.factor(bytes, draw);
+  return used.seconds(bytes) * used.factor(bytes, draw);
+}
+
+double StepSimulator::all_reduce_seconds(std::size_t bytes) {
+  const bool is_small = Thresholds{}.all_reduce(bytes) != Exchange::kRing;
+  return duration(world_.costs.all_reduce, world_.costs.small_all_reduce, is_small, bytes);
 }
 
 double StepSimulator::slowest_ready(std::size_t gradient) const {
@@ -241,7 +254,8 @@ void StepSimulator::gather_shares() {
   double gathered = -kInfinity;
   for (const Rank& rank : ranks_) gathered = std::max(gathered, rank.end);
   for (const core::Bucket& bucket : world_.buckets) {
-    gathered += duration(world_.costs.all_gather, bucket.count * size_of(world_.profile.dtype));
+    const std::size_t bytes = bucket.count * size_of(world_.profile.dtype);
+    gathered += duration(world_.costs.all_gather, world_.costs.small_all_gather, Thresholds{}.is_direct(bytes), bytes);
   }
   for (Rank& rank : ranks_) {
     rank.wait += gathered - rank.end;

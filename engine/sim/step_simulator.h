@@ -25,6 +25,7 @@
 // Not modelled: a thread that wakes late, the first steps (whose cycles need the coordinator), operations with tickets.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -50,6 +51,11 @@ struct StepResult {
   std::size_t batches = 0;  ///< buckets, or fused batches
 };
 
+/// Bytes of the smallest and of the largest message; `most` is 0 if there was none.
+struct MessageSizes {
+  std::size_t least = 0, most = 0;
+};
+
 /// A training run. Ranks keep their lead or delay from step to step. One thread at a time may use it.
 class StepSimulator {
  public:
@@ -57,6 +63,8 @@ class StepSimulator {
   /// table without points, and those of ComputeNoise and NegotiatedBatches.
   explicit StepSimulator(World world);
   StepResult step();
+  /// Returns the sizes of all messages so far: [0] by ring, or by the only algorithm; [1] those of Costs' small tables.
+  [[nodiscard]] const std::array<MessageSizes, 2>& messages() const { return messages_; }
 
  private:
   struct Rank {
@@ -83,7 +91,9 @@ class StepSimulator {
   [[nodiscard]] double arrival(const Rank& rank, std::size_t agreed) const;
   /// A reduction or copy runs from `begin` to `end` and slows the compute of ranks that still compute.
   void overlap(double begin, double end);
-  [[nodiscard]] double duration(const CostTable& table, std::size_t bytes);
+  /// Returns the time of a collective. is_small: the engine exchanges such a message without a ring.
+  [[nodiscard]] double duration(const CostTable& table, const CostTable& small, bool is_small, std::size_t bytes);
+  [[nodiscard]] double all_reduce_seconds(std::size_t bytes);
   [[nodiscard]] double slowest_ready(std::size_t gradient) const;
 
   // Times at which `rank` reaches a place of its profile, given what has slowed it so far. They are exact while no
@@ -106,6 +116,7 @@ class StepSimulator {
   double stream_free_ = 0;  // Reducer::kStream: when the last reduction on the stream ends
   core::CycleResult last_cycle_;
   double reduce_ = 0, copy_ = 0;
+  std::array<MessageSizes, 2> messages_{};
   StepResult result_;
 };
 

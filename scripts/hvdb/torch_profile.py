@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import torch
 
 _FORWARD, _BACKWARD, _UPDATE, _UPDATED = -1, -2, -3, -4  # marks of a step; a gradient's mark is its index
-NOISY = 0.2  # a spread of the steps above which a note says so
 _FIRST_LINE = b"hvd-replay "
 _TYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16"}
 # Classes of these modules reduce or shard gradients themselves.
@@ -441,7 +440,7 @@ def record(
     order = sorted((i for i in found[-1] if i >= 0), key=lambda i: found[-1][i])
     recorded = [_as_step(order, marks) for marks in found]
     notes = training.notes({sizes[i][0] for i in order})
-    if (spread := profile.spread([step.backward_end for step in recorded])) > NOISY:
+    if (spread := profile.spread([step.backward_end for step in recorded])) > profile.NOISY:
         notes.append(
             f"a tenth of the steps took {100 * spread:.0f} % longer than others; record where nothing else runs"
         )

@@ -260,6 +260,23 @@ TEST(Jitter, EveryReductionDrawsItsFactor) {
   EXPECT_EQ(seen, (std::set<double>{5, 6, 7, 8, 10})) << "of reductions that take 1 or 3 s";
 }
 
+TEST(SmallMessages, TakeTheTimeOfTheirOwnTable) {
+  // By the engine's own rule, 32 KiB are exchanged without a ring and 4 bytes more by a ring.
+  for (const std::size_t more : {0U, 1U}) {
+    World world = world_of({1}, 1, Schedule::kStatic);
+    world.profile.gradients[0].count = world.buckets[0].count = 8192 + more;
+    world.costs.small_all_reduce = always(0.25);
+    StepSimulator simulator(world);
+    EXPECT_EQ(simulator.step().step, 1 + (more == 0 ? 0.25 : 1));
+    const std::size_t bytes = 4 * (8192 + more);
+    EXPECT_EQ(simulator.messages()[more == 0 ? 1 : 0].least, bytes);
+    EXPECT_EQ(simulator.messages()[more == 0 ? 1 : 0].most, bytes);
+    EXPECT_EQ(simulator.messages()[more == 0 ? 0 : 1].most, 0U);
+    world.costs.small_all_reduce = {};
+    EXPECT_EQ(StepSimulator(world).step().step, 2) << "without a table of their own they take the time of others";
+  }
+}
+
 std::vector<double> some_steps(World world, std::uint64_t seed) {
   world.seed = seed;
   world.ranks = {24, 4};

@@ -1,14 +1,14 @@
 // shaped_switch PORTS LATENCY_US RATE_MBIT PREFIX: an Ethernet switch in user space whose links have a rate and a
 // latency. Creates TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints "ready",
 // and forwards until it is killed. The link of a port carries RATE_MBIT (0: no limit) in each direction, and a frame
-// arrives LATENCY_US after it was sent. No frame is lost. Frames of up to 64 KiB pass unsplit (segmentation offload), and
-// take the time of the Ethernet frames that a real link would carry in their place. One thread. hvnet/network.py runs the
-// program inside its own namespaces.
+// arrives LATENCY_US after it was sent. No frame is lost. Frames of up to 64 KiB pass unsplit (segmentation offload),
+// and take the time of the Ethernet frames that a real link would carry in their place. One thread. hvnet/network.py
+// runs the program inside its own namespaces.
 //
-// A link is a clock that says when it will be free. A frame that finds the link busy begins when it is free, however late
-// this program comes to send it. So a delay of this program delays frames, but takes nothing of the rate. A token bucket
-// (tc-tbf) loses tokens when it is full: with a small bucket the rate falls on a busy machine, with a large one a burst
-// passes at no cost.
+// A link is a clock that says when it will be free. A frame that finds the link busy begins when it is free, however
+// late this program comes to send it. So a delay of this program delays frames, but takes nothing of the rate. A token
+// bucket (tc-tbf) loses tokens when it is full: with a small bucket the rate falls on a busy machine, with a large one
+// a burst passes at no cost.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -87,8 +87,9 @@ std::size_t bytes_on_wire(std::span<const std::byte> packet) {
   return payload + (payload + segment - 1) / segment * kHeaders;
 }
 
-/// Returns true for a segment of TCP without data. Queued behind the data that its sender sends meanwhile, it would hold
-/// up the other side. In a real host it passes most of them, because the kernel keeps the queue of a network card short.
+/// Returns true for a segment of TCP without data. Queued behind the data that its sender sends meanwhile, it would
+/// hold up the other side. In a real host it passes most of them, because the kernel keeps the queue of a network card
+/// short.
 bool is_acknowledgement(std::span<const std::byte> frame) {
   constexpr std::size_t kEthernet = 14, kSmallest = kEthernet + 20 + 20;  // with the headers of IPv4 and TCP
   const auto byte = [frame](std::size_t at) { return std::to_integer<std::size_t>(frame[at]); };

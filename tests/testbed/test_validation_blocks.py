@@ -13,14 +13,22 @@ from hvdb.predict import profile
 from hvdb.read import runs
 from validation import __main__ as validate
 from validation import lookback
-from validation.__main__ import BLOCKS, Block
+from validation.__main__ import BLOCKS, EVEN, Block
 
 
 class BlockTest(FolderTest):
     def test_the_cells_are_those_that_are_promised(self) -> None:
         blocks = [Block(number) for number in range(BLOCKS)]
-        self.assertEqual(BLOCKS, 24)
-        self.assertEqual(len({(block.rate_mbit, block.latency_us, block.share) for block in blocks}), 24)
+        self.assertEqual(BLOCKS, 32)
+        self.assertEqual(len({(block.rate_mbit, block.latency_us, block.share) for block in blocks}), 32)
+        odd, blocks = blocks[EVEN:], blocks[:EVEN]
+        self.assertEqual({block.beyond for block in odd}, {(5, 7)})
+        there = Counter(
+            (nodes, cell in block.cells(nodes)) for block in odd for nodes in (5, 7) for cell in block.schedules()
+        )
+        self.assertEqual(set(there.values()), {24}, "each schedule on 5 nodes or on 7")
+        there = Counter((block.rate_mbit, block.schedules().index(c)) for block in odd for c in block.cells(5))
+        self.assertEqual(set(there.values()), {2}, "on 5 nodes as often as on 7")
         there = Counter(nodes for block in blocks for nodes in (4, 6, 8) for _ in block.cells(nodes))
         self.assertEqual(there, {4: 144, 6: 72, 8: 72})
         for block in blocks:

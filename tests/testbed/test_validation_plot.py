@@ -12,10 +12,9 @@ from PIL import Image
 
 from harness import TESTBED, FolderTest, execute
 
-from hvdb.read import predictions
 from hvdb.show import figure
 from validation import __main__ as validate
-from validation import plot
+from validation import held_out, plot
 
 
 class PlotTest(FolderTest):
@@ -35,7 +34,7 @@ class PlotTest(FolderTest):
         self.file.write_text(json.dumps(document), encoding="utf-8")
         return self.file
 
-    def drawn(self, *records: predictions.Validation) -> Any:
+    def drawn(self, *records: held_out.Validation) -> Any:
         """Returns the figure that plot.draw() would save."""
         with mock.patch.object(figure, "write") as write:
             plot.draw(records, Path("none.png"))
@@ -44,7 +43,7 @@ class PlotTest(FolderTest):
 
     def test_points_bands_and_what_lies_outside(self) -> None:
         cells = [self.cell(0.2), self.cell(0.219), self.cell(0.25), self.cell(0.4, "beyond", trivial={"other": 0.4})]
-        read = predictions.read_validation(self.write_cells(*cells))
+        read = held_out.read(self.write_cells(*cells))
         self.assertEqual([cell.is_inside for cell in read.cells], [True, True, False, False])
         calibrated = "2 of 3 in the band; median error 8.7 %\nbest guess from the session alone: median error 37.0 %"
         self.assertEqual(plot.summary(read.cells[:3]), calibrated)
@@ -55,8 +54,8 @@ class PlotTest(FolderTest):
         self.assertEqual(fig.axes[0].get_title("left").strip(), "8 nodes, on which training was measured before")
 
     def test_the_cells_of_several_records_share_a_figure(self) -> None:
-        one = predictions.read_validation(self.write_cells(self.cell(0.2), self.cell(0.219)))
-        other = predictions.read_validation(self.write_cells(self.cell(0.25, rate_mbit=200, ranks=6)))
+        one = held_out.read(self.write_cells(self.cell(0.2), self.cell(0.219)))
+        other = held_out.read(self.write_cells(self.cell(0.25, rate_mbit=200, ranks=6)))
         fig = self.drawn(one, other)
         self.assertEqual(len(fig.axes[0].lines), 3 + 1, "cells, and the diagonal")
         self.assertTrue(fig.axes[0].get_title("left").startswith("6 and 8 nodes"))
@@ -67,7 +66,7 @@ class PlotTest(FolderTest):
     def test_every_axis_has_round_ticks(self) -> None:
         wide = [self.cell(0.2), self.cell(0.25, predicted={"low": 0.13, "middle": 0.2, "high": 0.6})]
         for cells in (wide, [self.cell(0.2)]):
-            read = predictions.read_validation(self.write_cells(*cells))
+            read = held_out.read(self.write_cells(*cells))
             (axes,) = self.drawn(read).axes
             (low, high), ticks = axes.get_xlim(), axes.get_xticks()
             self.assertGreaterEqual(sum(low <= tick <= high for tick in ticks), 2, ticks)
@@ -78,7 +77,7 @@ class PlotTest(FolderTest):
         done = execute(TESTBED / "validate_prediction", "plot", self.file, "--out", self.folder, code=0)
         self.assertEqual(done.stdout.split(), [str(self.folder / "validation.png")])
         description = Image.open(self.folder / "validation.png").text["Description"]
-        self.assertIn(predictions.read_validation(self.file).sha256, description)
+        self.assertIn(held_out.read(self.file).sha256, description)
 
     def test_refused(self) -> None:
         cases = {

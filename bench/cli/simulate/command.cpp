@@ -155,10 +155,12 @@ std::string simulate_draw(sim::World world, const CostsDraw& draw, std::size_t s
   const auto mean = [steps](auto total) {
     return json_number(static_cast<double>(total) / static_cast<double>(steps));
   };
+  const auto& [large, small] = simulator.messages();
   return fmt::format(R"("step": {}, "exposed": {}, "stragglers": {}, "control": {}, "slowed": {}, "overlapped": {}, )"
-                     R"("update": {}, "cycles": {}, "batches": {})",
+                     R"("update": {}, "cycles": {}, "batches": {}, "messages": [[{}, {}], [{}, {}]])",
                      json_number(median(seconds)), mean(sum.exposed), mean(sum.stragglers), mean(sum.control),
-                     mean(sum.slowed), mean(sum.overlapped), mean(sum.update), mean(sum.cycles), mean(sum.batches));
+                     mean(sum.slowed), mean(sum.overlapped), mean(sum.update), mean(sum.cycles), mean(sum.batches),
+                     large.least, large.most, small.least, small.most);
 }
 
 }  // namespace

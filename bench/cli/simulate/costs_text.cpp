@@ -163,6 +163,9 @@ class CostsParser {
     draw.costs.all_reduce = table("all_reduce");
     draw.costs.reduce_scatter = table("reduce_scatter");
     draw.costs.all_gather = table("all_gather");
+    draw.costs.small_all_reduce = table("small_all_reduce");
+    draw.costs.small_reduce_scatter = table("small_reduce_scatter");
+    draw.costs.small_all_gather = table("small_all_gather");
     const auto read = [this](std::string_view key_here, double& target, double low, double high) {
       if (at(key_here)) line(key_here, [&] { target = real(low, high); });
     };

@@ -21,6 +21,8 @@
 //   [all_reduce BYTES SECONDS F F ...] sizes ascend; F: measured times divided by SECONDS, of which each collective
 //                                      draws one
 //   [reduce_scatter ...] [all_gather ...]  likewise, for --schedule sharded
+//   [small_all_reduce ...] [small_reduce_scatter ...] [small_all_gather ...]  likewise, of messages that the engine
+//                                      exchanges without a ring
 //   [cycle SECONDS]                    one negotiation cycle
 //   [copy SECONDS]                     of a byte into the fusion buffer, or out of it
 //   [slowdown X]                       seconds by which a second of reduction delays the compute beside it, 0 to 1

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hvdb.base import data, edge, printable, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
-from hvdb.predict import draws, imported, inputs, judge, link, profile, report, what_if
-from hvdb.predict.cost import World
-from hvdb.predict.draws import Variant
+from hvdb.predict import draws, imported, inputs, judge, link, prediction, profile, remarks, report, what_if
 from hvdb.predict.imported import Added
 from hvdb.predict.inputs import Inputs
+from hvdb.predict.steps import World
 from hvdb.read import predictions, runs
 from hvdb.run import rerun
 from hvdb.show import tables
 
 MAX_RANKS, MAX_WORLDS, MAX_WHAT_IFS = 1 << 16, 64, 32
+COLUMNS = 100
 _USAGE = f"is not a list such as 2,4,8 or 1..512, of whole numbers from 1 to {MAX_RANKS}"
 
 
@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--link-gbit", metavar="GBIT", help="line rate of a node's link, for nodes without measurements")
     made.add_argument("--latency-us", metavar="US", help="latency of a message over this link")
+    made.add_argument("--why", action="store_true", help="say where inputs come from, and what narrows the band")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the prediction as JSON")
     made.add_argument(
         "--judge",
@@ -128,29 +129,45 @@ def run(arguments: argparse.Namespace) -> int:
     if len(asked) > MAX_WHAT_IFS:
         raise HvdbError(f"{len(asked)} what-ifs, and at most {MAX_WHAT_IFS} are possible")
     parsed = list(map(what_if.parse, asked))
-    found = profile.read(recorded)
+    recording = profile.read(recorded)
     with progress.shown("reading the stores") as step:
         stored = runs.load(arguments.stores, step)
-    made = inputs.gather(found, arguments.stores, stored, added)
+    made = inputs.gather(recording, arguments.stores, stored, added)
     worlds = _worlds(arguments.ranks, made)
-    variants = [Variant("", made), *(Variant(one.text, what_if.apply(made, one)) for one in parsed)]
     with progress.shown(f"simulating {len(worlds)} worlds") as step:
-        prediction = draws.Predictor(made, program, arguments.seed, arguments.draws).predict(worlds, variants, step)
-    there = report.measured(made, tables.efficiency_text)
-    printable.say(report.title(made))
-    print(tables.text_table(report.header(prediction), report.rows(prediction, there)))
-    for line in report.lines(made, prediction):
-        printable.say(line)
+        predictor = draws.Predictor(made, program, arguments.seed, arguments.draws)
+        found = prediction.make(made, predictor, worlds, parsed, tables.efficiency_text, step)
+    _show(found, made, arguments.why)
     if arguments.json:
-        drawn = {"seed": arguments.seed, "draws": arguments.draws}
-        _write(arguments.json, report.document(made, prediction, there, drawn))
+        _write(arguments.json, found.prediction)
     return EXIT_GOOD
 
 
-def _write(file: Path, document: dict[str, Any]) -> None:
+def _show(found: prediction.Made, made: Inputs, why: bool) -> None:
+    shown = found.prediction
+    for sentence in report.sentences(shown, made, found.reason):
+        for line in textwrap.wrap(sentence, COLUMNS):
+            printable.say(line)
+    print()
+    print(tables.text_table(report.HEADER, report.rows(shown)))
+    if len(shown.what_ifs) > 1:
+        print()
+        print(tables.text_table(report.WHAT_IFS, report.what_if_rows(shown, found.gains)))
+    for note in shown.notes:
+        printable.say(f"note: {note}")
+    if why:
+        for line in report.why(shown):
+            printable.say(line)
+    else:
+        count = remarks.count_text(len(report.warnings(shown)), "warning")
+        print(
+            f"--why: where the inputs come from, {count} of values outside of what was measured, what narrows the band"
+        )
+
+
+def _write(file: Path, made: predictions.Prediction) -> None:
     """Errors: HvdbError if `file` has another prediction, whose hash runs may carry, or if this one is unreadable."""
-    predictions.require_readable(document)
-    text = report.json_text(document)
+    text = predictions.text(made)
     if file.is_file() and (before := file.read_bytes()).strip() and before != text.encode():
         raise HvdbError(f"{file} exists and differs; runs may carry its hash: name another file")
     whole_file.write_text(file, text)
@@ -161,9 +178,9 @@ def _judge(arguments: argparse.Namespace) -> int:
     sources = arguments.imported or arguments.algorithm or arguments.link_gbit or arguments.latency_us
     if arguments.profile or arguments.ranks or arguments.what_if or arguments.json or sources:
         raise HvdbError("--judge takes a prediction as it is, without the options that make one")
-    prediction = predictions.read(arguments.judge)
+    judged = predictions.read(arguments.judge)
     with progress.shown("reading the stores") as step:
-        found, notes = judge.judge(prediction, runs.load(arguments.stores, step))
+        found, notes = judge.judge(judged, runs.load(arguments.stores, step))
     for line in tables.text_table(report.JUDGED, report.judged_rows(found)).splitlines():
         edge.tell("predict", line)  # the exit code does not change if nobody reads the table
     outside = sum(not one.inside for one in found)

@@ -2,7 +2,7 @@
 
 Same inputs and same seed: same draws, same bytes. Every group of inputs has a random stream of its own for each draw,
 so a group can be held at its middle while the others keep their draws; how much narrower the band becomes is the
-group's part of it.
+group's part of it. What-ifs have the same draws, so that a difference between two of them has a band of its own.
 """
 
 from __future__ import annotations
@@ -10,30 +10,27 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hvdb.base import progress
-from hvdb.base.errors import HvdbError, TooLittle
+from hvdb.base.errors import TooLittle
 from hvdb.base.interval import Interval
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
-from hvdb.predict import remarks
-from hvdb.predict.cost import World
-from hvdb.predict.fabric import BARRIER
-from hvdb.predict.inputs import BLOCK, MAX_NODES, MAX_STEPS, SLOT_ELEMENTS, Inputs, Training
-from hvdb.predict.labels import Label
-from hvdb.predict.link import LinkCost, quality
-from hvdb.predict.remarks import ALONE_SPREAD, EFFICIENCY_SPREAD, Calibration
+from hvdb.predict import noise
+from hvdb.predict.fabric import MIN_TABLE_BYTES, SMALL
+from hvdb.predict.inputs import SLOT_ELEMENTS, Figures, Inputs, Training
+from hvdb.predict.noise import BLOCK
 from hvdb.predict.schedule import NEGOTIATED, PARTS, require_plan, simulated
+from hvdb.predict.steps import BARRIER, World
 from hvdb.read.runs import grouped
 
 DRAWS, MAX_DRAWS = 200, 2000
+OF_A_POOL = 20  # draws that share a pool of hosts
 # Simulated steps of a draw. Fewer let chance widen the band; large worlds get fewer, for they would take minutes.
 STEPS, FEW_STEPS = 200, 20
 # ranks x steps x collectives of all draws: of some 2 to 5 s, and half of what hvd_bench simulate takes.
@@ -48,65 +45,64 @@ GROUPS = {
     "model": "more sessions (what is not simulated, and what changes from session to session)",
     "steps": "more steps of each session, on more nodes (noise)",
 }
-FACTORS = (1e-3, 1e3)  # the smallest and the largest that hvd_bench simulate takes
+# Standard deviations of the logarithm over sessions of one machine: of the time of one rank, and of the efficiency.
+# Source: 20 sessions of real compute, results/recorded/2026-11-23-2cores/coverage.db.
+ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
 
 
 @dataclass(frozen=True)
-class PredictedWorld:
-    """The prediction for one world. step: seconds. efficiency, parts: fractions; parts are medians, of the step.
-    steps: simulated in each draw."""
+class Calibration:
+    """What the sessions tell about the model. Of each session: alone, what its reductions would take alone (seconds),
+    missed, its measured step over the simulated one, and hidden, the measured share of exposed communication less the
+    simulated one; None if unknown. load: median over sessions of the time of reductions beside compute over that alone.
+    spreads: standard deviations between sessions, of the logarithms of the time of one rank and of the efficiency."""
+
+    alone: Sequence[float | None]
+    missed: Sequence[float | None]
+    hidden: Sequence[float | None]
+    load: float
+    spreads: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draw:
+    """session: its index. measured: its world. figures: of compute and of overlap. load: time of a reduction beside
+    compute over that of `coll`. slowdown_scales: with the bytes that reductions move in a second, from those of
+    `measured`. missed: the measured step of the session over the simulated one; None if that is not known."""
+
+    number: int
+    session: int = 0
+    measured: World
+    missed: float | None = None
+    compute: Figures
+    overlap: Figures
+    load: float
+    slowdown_scales: bool = False
+    common_steps: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The draws of one world. step: seconds. alone: seconds of the step of one rank alone. parts: medians, fractions of
+    the step. steps: simulated in each draw. messages: bytes of the smallest and the largest message, [0] of the usual
+    ones and [1] of small ones (fabric.SMALL); zeros: none."""
 
     world: World
-    step: Interval
-    efficiency: Interval
+    step: np.ndarray
+    alone: np.ndarray
     parts: dict[str, float]
     steps: int = 0
-    notes: tuple[str, ...] = ()
+    messages: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
 
-
-@dataclass
-class Variant:
-    """The same training as the run had it (text ""), or as a what-if changes it. rows: one for each world."""
-
-    text: str
-    inputs: Inputs
-    rows: list[PredictedWorld] = field(default_factory=list)
-
-
-@dataclass
-class Prediction:
-    """variants: the first is as the run was. narrower: group -> by how much the band of its last row is narrower
-    without it, in efficiency."""
-
-    variants: list[Variant]
-    narrower: dict[str, float]
-    labels: list[Label] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    @property
+    def efficiency(self) -> np.ndarray:
+        return np.ones(len(self.step)) if self.world.ranks == 1 else self.alone / self.step
 
 
 def band(values: np.ndarray) -> Interval:
     """Returns the percentiles BAND of `values`."""
     low, middle, high = map(float, np.percentile(values, BAND))
     return Interval(middle, low, high)
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """session: its index, and `measured` its world. compute, alone: seconds of a step among others, and of one rank
-    alone. load: time of a reduction beside compute over that of `coll`. slowdown_scales: with the bytes that reductions
-    move in a second, from those of `measured`. missed: the measured step of the session over the simulated one; None if
-    that is not known."""
-
-    number: int
-    session: int
-    measured: World
-    missed: float | None
-    compute: float
-    alone: float
-    slowdown: float
-    load: float
-    slowdown_scales: bool
-    common_steps: bool
 
 
 class Predictor:
@@ -116,13 +112,14 @@ class Predictor:
     def __init__(self, inputs: Inputs, program: Path, seed: int, draws: int = DRAWS) -> None:
         self.inputs, self.program, self.seed, self.draws = inputs, program, seed, draws
         self._middle, self._together = inputs.middle(), inputs.together()
-        self._drawn: dict[tuple[int, int], Any] = {}  # (id of a cost, draw or -1): the cost in this draw
+        self._nodes = [node for session in inputs.sessions for node in session.noise()]
         by_world = {world: self._expected_reductions(world) for world in {s.world for s in inputs.sessions}}
         alone = [by_world[session.world] for session in inputs.sessions]
         pairs = list(zip(inputs.sessions, alone, strict=True))
         known = [session.figures().reduce / expected for session, expected in pairs if expected]
-        missed = [self._missed_by(session, expected) if expected else None for session, expected in pairs]
-        self.calibration = Calibration(alone, missed, float(np.median(known)) if known else 1.0, self._spread())
+        again = [self._simulated_again(session, expected) if expected else (None, None) for session, expected in pairs]
+        missed, hidden = zip(*again, strict=True)
+        self.calibration = Calibration(alone, missed, hidden, float(np.median(known)) if known else 1.0, self._spread())
 
     def _spread(self) -> tuple[float, float]:
         """Returns standard deviations between sessions: of the logarithms of the time of one rank, and of the
@@ -139,35 +136,8 @@ class Predictor:
             return ALONE_SPREAD, EFFICIENCY_SPREAD
         return float(np.std(alone, ddof=1)), math.sqrt(sum(np.square(aside)) / (len(aside) - groups))
 
-    def predict(
-        self, worlds: Sequence[World], variants: Sequence[Variant], step: progress.Step = progress.silent
-    ) -> Prediction:
-        """Fills the rows of the variants, in the order of `worlds`, and says what would narrow the band of the last row
-        of the first one.
-
-        Errors: TooLittle if a world cannot be predicted from these inputs; NotComparable for another plan of buckets.
-        """
-        for variant in variants:
-            for world in worlds:
-                self._require(variant.inputs, world)
-        groups = GROUPS if worlds[-1].ranks > 1 else {}
-        done, work = 0, len(worlds) * len(variants) + len(groups)
-        for variant in variants:
-            for world in worlds:
-                variant.rows.append(self._row(variant.inputs, world, frozenset()))
-                step(done := done + 1, work)
-        narrower = {}
-        for group in groups:
-            without = self._row(variants[0].inputs, worlds[-1], frozenset([group]))
-            narrower[group] = variants[0].rows[-1].efficiency.width - without.efficiency.width
-            step(done := done + 1, work)
-        return Prediction(
-            list(variants),
-            narrower,
-            *remarks.labels([variant.inputs for variant in variants], worlds, self.calibration),
-        )
-
-    def _require(self, made: Inputs, world: World) -> None:
+    def require(self, made: Inputs, world: World) -> None:
+        """Errors: TooLittle if a world cannot be predicted from these inputs."""
         fabric = made.fabric
         if world.ranks == 1:
             return
@@ -177,15 +147,38 @@ class Predictor:
                 "which say nothing about a network: run hvd_bench coll --db on 2, 3 and 4 nodes, or describe the link "
                 "by --link-gbit and --latency-us"
             )
-        for operation in made.schedule.operations():
-            fabric.sizes(operation, world, made.gradient_bytes)
-        if made.schedule.name == NEGOTIATED:
-            fabric.cost(BARRIER, "", world)
+        for operation in made.operations:
+            fabric.tables(operation, world)
+
+    def outcome(self, made: Inputs, world: World, fixed: Collection[str] = ()) -> Outcome:
+        """Returns the draws of `world`, with the groups of inputs `fixed` at their middle. Errors: HvdbError;
+        NotComparable for another plan of buckets."""
+        draws = [self._draw(number, fixed) for number in range(self.draws)]
+        of_step, of_alone = self._beyond_the_model(made, world, draws)
+        if "model" in fixed:
+            of_step, of_alone = np.median(of_step), np.median(of_alone)
+        alone = np.array([draw.compute.alone for draw in draws])
+        if world.ranks == 1:
+            return Outcome(world, alone * of_alone, alone * of_alone, dict.fromkeys((*PARTS, "interference"), 0.0))
+        found = self._simulate(made, world, draws, fixed)
+        step = np.array([result["step"] for result in found])
+        parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
+        compute = np.array([draw.compute.compute for draw in draws])
+        parts["interference"] = float(np.median((compute - alone) / step))
+        steps = self._steps(made, world, self.draws)
+        return Outcome(world, step * of_step, alone * of_alone, parts, steps, _messages(found))
+
+    def narrower(self, row: Outcome) -> dict[str, float]:
+        """Returns group -> by how much the band of the efficiency of a row, as the run was, is narrower without it."""
+        if row.world.ranks == 1:
+            return {}
+        wide = band(row.efficiency).width
+        return {group: wide - band(self.outcome(self.inputs, row.world, {group}).efficiency).width for group in GROUPS}
 
     def _stream(self, draw: int, *names: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, draw, zlib.crc32(" ".join(names).encode())])
 
-    def _draw(self, number: int, fixed: AbstractSet[str]) -> _Draw:
+    def _draw(self, number: int, fixed: Collection[str]) -> _Draw:
         """Returns the figures of a session that is drawn, each group from blocks of its own."""
         chosen = int(self._stream(number, "session").integers(len(self.inputs.sessions)))
         session, expected = self.inputs.sessions[chosen], self.calibration.alone[chosen]
@@ -196,60 +189,58 @@ class Predictor:
             overlap = session.figures(self._stream(number, "overlap"))
         forms = self._stream(number, "forms").random(2)
         return _Draw(
-            number,
-            chosen,
-            session.world,
-            self.calibration.missed[chosen],
-            compute=compute.compute,
-            alone=compute.alone,
-            slowdown=overlap.slowdown,
+            number=number,
+            session=chosen,
+            measured=session.world,
+            missed=self.calibration.missed[chosen],
+            compute=compute,
+            overlap=overlap,
             load=self.calibration.load if "overlap" in fixed or not expected else overlap.reduce / expected,
             slowdown_scales=bool("overlap" not in fixed and expected and forms[0] < 0.5),
             common_steps=bool(forms[1] < self._together),
         )
 
     def _seconds(self, made: Inputs, operation: str, size: float, world: World, number: int = -1) -> float:
-        """Returns the time of a collective alone in draw `number`; -1: in the middle of all draws."""
-        fabric = made.fabric
-        algorithm = "" if operation == BARRIER else fabric.algorithm(operation, size, world)
-        source = fabric.cost(operation, algorithm, world)
-        key = (id(source), number)
-        if key not in self._drawn:
-            names = ("collectives", operation, algorithm, str(world.nodes == 1))
-            if number < 0:
-                self._drawn[key] = source.middle()
-            elif isinstance(source, LinkCost):
-                link = quality(self._stream(number, "link"))
-                self._drawn[key] = source.draw(self._stream(number, *names), link)
-            else:
-                self._drawn[key] = source.draw(self._stream(number, *names))
-        return self._drawn[key].seconds(world, size)
+        """Returns the time of a large collective alone in draw `number`; -1: in the middle of all draws."""
+        known = made.fabric.tables(operation, world)[operation]
+        return made.fabric.drawn(known, number, lambda *names: self._stream(number, *names)).seconds(world, size)
 
-    def _costs(self, made: Inputs, world: World, draw: _Draw, fixed: AbstractSet[str]) -> list[str]:
+    def _tables(self, made: Inputs, world: World, draw: _Draw, load: float, fixed: Collection[str]) -> list[str]:
+        """Returns the lines of the costs of all operations."""
+        lines = []
+        number, total = -1 if "collectives" in fixed else draw.number, made.gradient_bytes
+        for operation in made.schedule.operations():
+            random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
+            for name, known in made.fabric.tables(operation, world).items():
+                drawn = made.fabric.drawn(known, number, lambda *names: self._stream(number, *names))
+                sizes = {1 << k for k in range(MIN_TABLE_BYTES.bit_length() - 1, 60) if 1 << k < total} | {total}
+                if name.startswith(SMALL):
+                    cells = (*known.times.values(), *known.opaque.values())
+                    most = max((max(sizes_there) for sizes_there in cells), default=total)
+                    sizes = {size for size in sizes if size <= most} or {min(sizes)}
+                for size in sorted(sizes):
+                    factors = " ".join(f"{x:.4g}" for x in known.jitter(world, size, random))
+                    lines.append(f"{name} {size} {load * drawn.seconds(world, size):.6g} {factors}")
+        return sorted(lines, key=lambda line: line.startswith(SMALL))  # stable: the order of costs_text.h
+
+    def _costs(self, made: Inputs, world: World, draw: _Draw, fixed: Collection[str]) -> list[str]:
         """Returns the lines of one draw."""
-        total = made.gradient_bytes
         number = -1 if "collectives" in fixed else draw.number
         load = draw.load
         if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
             load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
         elif number >= 0 and self.calibration.alone[draw.session]:
             load *= self._middle_over_drawn(draw)
-        lines = ["draw"]
-        for operation in made.schedule.operations():
-            random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
-            for size in made.fabric.sizes(operation, world, total):
-                seconds = load * self._seconds(made, operation, size, world, number)
-                factors = made.fabric.jitter(operation, world, size, random)
-                lines.append(" ".join([operation, str(size), f"{seconds:.6g}", *(f"{x:.4g}" for x in factors)]))
+        lines = ["draw", *self._tables(made, world, draw, load, fixed)]
         if made.schedule.name == NEGOTIATED:
             low, high = made.copy
             copy = low * (high / low) ** self._stream(draw.number, "copy").random() if low > 0 else 0.0
             lines += [f"cycle {self._seconds(made, BARRIER, 0, world, number):.6g}", f"copy {copy:.6g}"]
-        slowdown = draw.slowdown
+        slowdown = draw.overlap.slowdown
         if draw.slowdown_scales and (world != draw.measured or made is not self.inputs):
             here, there = self._rate(made, world), self._rate(self.inputs, draw.measured)
             slowdown = min(1.0, slowdown * here / there)
-        lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute / made.recorded:.6g}"]
+        lines += [f"slowdown {slowdown:.6g}", f"compute {draw.compute.compute / made.recorded:.6g}"]
         return [*lines, f"common {int(draw.common_steps)}", f"shift {made.late:.6g}"]
 
     def _middle_over_drawn(self, draw: _Draw) -> float:
@@ -279,34 +270,40 @@ class Predictor:
         return max(1, int(min(STEPS, max(FEW_STEPS, WORK / a_step), MAX_WORK / a_step)))
 
     def _simulate(
-        self, made: Inputs, world: World, draws: Sequence[_Draw], fixed: AbstractSet[str]
+        self, made: Inputs, world: World, draws: Sequence[_Draw], fixed: Collection[str]
     ) -> list[dict[str, Any]]:
-        """Returns what the program prints for each draw.
+        """Returns what the program prints for each draw. Errors: HvdbError; NotComparable for another plan."""
+        groups = max(1, len(draws) // OF_A_POOL)
+        found = []
+        for group in range(groups):
+            mine = draws[group * len(draws) // groups : (group + 1) * len(draws) // groups]
+            nodes = [] if "steps" in fixed else noise.pool(self._nodes, self._stream(group, "hosts"))
+            found += self._simulate_on(made, world, mine, fixed, nodes, self._steps(made, world, len(draws)))
+        if made.schedule == self.inputs.schedule:
+            require_plan(made.base, found[0].get("plan_hash"))
+        return found
 
-        Errors: HvdbError; NotComparable for another plan.
-        """
+    def _simulate_on(
+        self,
+        made: Inputs,
+        world: World,
+        draws: Sequence[_Draw],
+        fixed: Collection[str],
+        nodes: Sequence[noise.Node],
+        steps: int,
+    ) -> list[dict[str, Any]]:
         run = made.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
         # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
-        lines = [
-            "hvd-costs 1",
-            f"seed {self.seed * MAX_DRAWS}",
-            f"steps {self._steps(made, world, len(draws))}",
-            f"block {BLOCK}",
-        ]
+        lines = ["hvd-costs 1", f"seed {self.seed * MAX_DRAWS + draws[0].number}", f"steps {steps}", f"block {BLOCK}"]
         lines += [f"device {device}", "pacing demand", f"align {align}"]
-        nodes = [node for session in made.sessions for node in session.noise()]
-        for node in [] if "steps" in fixed else nodes[:MAX_NODES]:
-            factors = (np.clip(series[:MAX_STEPS], *FACTORS) for series in node)
+        for node in nodes:
+            factors = (np.clip(series, *noise.FACTORS) for series in node)
             lines += ["node", *(" ".join(["rank", *(f"{x:.5g}" for x in series)]) for series in factors)]
         lines.append(f"world {world.ranks} {world.ranks_per_node}")
         lines += [line for draw in draws for line in self._costs(made, world, draw, fixed)]
-        text = "\n".join([*lines, "end 1", ""])
         options = ["--replay", str(made.profile.file.absolute()), *made.schedule.options()]
-        found = simulated(self.program, options, text, len(draws))
-        if made.schedule == self.inputs.schedule:
-            require_plan(run, found[0].get("plan_hash"))
-        return found
+        return simulated(self.program, options, "\n".join([*lines, "end 1", ""]), len(draws))
 
     def _expected_reductions(self, world: World) -> float | None:
         """Returns the mean seconds of the reductions of a step, by the collectives of `world` alone and their jitter;
@@ -314,27 +311,37 @@ class Predictor:
         if world.ranks == 1:
             return None
         try:
-            self._require(self.inputs, world)
-        except HvdbError:
+            self.require(self.inputs, world)
+        except TooLittle:
             return None
-        middle = self._middle
-        one = _Draw(0, 0, world, None, middle.compute, middle.alone, middle.slowdown, 1.0, False, False)
-        draws = [replace(one, number=number) for number in range(EXPECTING)]
+        draws = [
+            _Draw(number=number, measured=world, compute=self._middle, overlap=self._middle, load=1.0)
+            for number in range(EXPECTING)
+        ]
         without_copies = replace(self.inputs, copy=(0.0, 0.0))
-        found = self._simulate(without_copies, world, draws, frozenset(["collectives"]))
+        found = self._simulate(without_copies, world, draws, {"collectives"})
         return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
-    def _missed_by(self, session: Training, expected: float) -> float:
-        """Returns the measured step of a session over the one that is simulated from its own figures."""
+    def _simulated_again(self, session: Training, expected: float) -> tuple[float, float]:
+        """Returns the measured step of a session over the one that is simulated from its own figures, and the measured
+        share of exposed communication less the simulated one."""
         own = session.figures()
-        load = own.reduce / expected
-        one = _Draw(0, 0, session.world, None, own.compute, own.alone, own.slowdown, load, False, False)
         draws = [
-            replace(one, number=number, common_steps=number < EXPECTING * self._together) for number in range(EXPECTING)
+            _Draw(
+                number=number,
+                measured=session.world,
+                compute=own,
+                overlap=own,
+                load=own.reduce / expected,
+                common_steps=number % 10 < 10 * self._together,
+            )
+            for number in range(EXPECTING)
         ]
-        found = self._simulate(self.inputs, session.world, draws, frozenset(["collectives"]))
-        simulated = float(np.median([result["step"] for result in found]))
-        return efficiency.step_time(session.full).value / simulated
+        found = self._simulate(self.inputs, session.world, draws, {"collectives"})
+        step = float(np.median([result["step"] for result in found]))
+        measured = efficiency.step_time(session.full).value
+        exposed = float(np.median([result["exposed"] for result in found]))
+        return measured / step, float(np.median(session.exposed)) / measured - exposed / step
 
     def _beyond_the_model(self, made: Inputs, world: World, draws: Sequence[_Draw]) -> tuple[np.ndarray, np.ndarray]:
         """Returns factors for the step, and for the time of one rank, of each draw: by how much the simulation missed
@@ -354,20 +361,8 @@ class Predictor:
         alone = np.exp(of_alone * random.permutation(normal))
         return step * alone * np.exp(of_efficiency * random.permutation(normal)), alone
 
-    def _row(self, made: Inputs, world: World, fixed: AbstractSet[str]) -> PredictedWorld:
-        draws = [self._draw(number, fixed) for number in range(self.draws)]
-        of_step, of_alone = self._beyond_the_model(made, world, draws)
-        if "model" in fixed:
-            of_step, of_alone = np.median(of_step), np.median(of_alone)
-        alone = np.array([draw.alone for draw in draws])
-        if world.ranks == 1:
-            return PredictedWorld(
-                world, band(alone * of_alone), Interval(1, 1, 1), dict.fromkeys((*PARTS, "interference"), 0.0)
-            )
-        found = self._simulate(made, world, draws, fixed)
-        step = np.array([result["step"] for result in found])
-        parts = {name: float(np.median(np.array([result[name] for result in found]) / step)) for name in PARTS}
-        compute = np.array([draw.compute for draw in draws])
-        parts["interference"] = float(np.median((compute - alone) / step))
-        step, alone, steps = step * of_step, alone * of_alone, self._steps(made, world, self.draws)
-        return PredictedWorld(world, band(step), band(alone / step), parts, steps, remarks.notes(made, world))
+
+def _messages(found: Sequence[dict[str, Any]]) -> tuple[tuple[int, int], tuple[int, int]]:
+    ends = np.array([result["messages"] for result in found])  # (draws, 2, 2)
+    least, most = np.where(ends[..., 1] > 0, ends[..., 0], np.iinfo(np.int64).max).min(axis=0), ends[..., 1].max(axis=0)
+    return tuple((int(low), int(high)) if high else (0, 0) for low, high in zip(least, most, strict=True))  # type: ignore[return-value]

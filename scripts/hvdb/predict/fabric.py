@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable, TooLittle
-from hvdb.predict import cost, imported, link
-from hvdb.predict.cost import CollectiveTimes, Cost, OneWorldCost, World
+from hvdb.predict import collective, imported, link
+from hvdb.predict.collective import Collective, CollectiveTimes, Drawn
 from hvdb.predict.imported import Added
-from hvdb.predict.labels import ASSUMED, IMPORTED, MEASURED, Label
-from hvdb.predict.link import ChangedCost, DeclaredCost, Link, LinkChange
+from hvdb.predict.link import Link, LinkChange
 from hvdb.predict.schedule import TYPES
+from hvdb.predict.steps import BARRIER, World, nodes_text, title
 from hvdb.read.coll_samples import CollSession, SampledCell
+from hvdb.read.predictions import ASSUMED, IMPORTED, MEASURED, Label
 from hvdb.read.runs import Run
 
-# Thresholds::doubling_bytes and direct_bytes (engine/comm/communicator.h), for messages of whole worlds.
-SMALL_BYTES = 32 << 10
-BARRIER = "barrier"
-JITTER = 12  # samples of a cell in one draw
+SMALL = "small_"  # begins the name of a table of costs: messages that the engine exchanges without a ring
 MIN_TABLE_BYTES = 1024
 # What the stored data_plane names: "ring over mpi", "hierarchical(shm+doubling) over mpi", "shm", "nccl 2.27.3, ...".
 _ALGORITHM = re.compile(r"\b(?:hierarchical\(shm\+)?(ring|doubling|rabenseifner|halving|pairwise|shm|nccl|mpi's own)\b")
@@ -43,6 +40,9 @@ def algorithm_that_ran(data_plane: str) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
+Streams = Callable[..., np.random.Generator]  # names -> the random numbers that a draw has for them
+
+
 @dataclass
 class Fabric:
     """Cells by (operation, algorithm). forced: the algorithm of the run, "auto" unless a person chose one.
@@ -53,6 +53,7 @@ class Fabric:
 
     forced: str
     plane: str
+    ranks_per_node: int = 1
     cells: dict[tuple[str, str], list[CollectiveTimes]] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -61,97 +62,97 @@ class Fabric:
     link: Link | None = None
     change: LinkChange = field(default_factory=LinkChange)
     notes: list[str] = field(default_factory=list)
-    _fitted_costs: dict[tuple[str, str], Cost | HvdbError] = field(default_factory=dict)
-    _others: dict[tuple[str, str, World], OneWorldCost | DeclaredCost] = field(default_factory=dict)
-    _changed_costs: dict[int, ChangedCost | DeclaredCost] = field(default_factory=dict)  # by id of the present cost
+    _known: dict[tuple[str, str], Collective] = field(default_factory=dict)
+    _drawn: dict[tuple[str, str, int], Drawn] = field(default_factory=dict)
 
-    def algorithm(self, operation: str, size: float, world: World) -> str:
-        """Returns what a run of this kind takes for a message of `size` bytes."""
+    def algorithms(self, operation: str, world: World) -> dict[str, str]:
+        """Returns which algorithms a run of this kind uses on `world`, by the name of the table of costs: the
+        operation, and SMALL + the operation if the engine exchanges small messages in another way. The engine's own
+        rule decides which messages are small (engine/base/thresholds.h)."""
         if operation == BARRIER:
-            return ""
+            return {operation: ""}
         if self.stated and world.nodes > 1:
-            return name_on(world, operation, self.stated, hierarchical=False)
+            return {operation: name_on(world, operation, self.stated, hierarchical=False)}
         if self.plane.startswith("nccl"):
-            return "nccl"
+            return {operation: "nccl"}
         automatic = self.forced in ("auto", "hierarchical")
         if world.nodes == 1:
-            return "shm" if automatic or self.forced == "shm" else self.forced
-        if not automatic:
-            return "mpi's own" if self.forced == "mpi" else name_on(world, operation, self.forced, hierarchical=False)
-        if size > SMALL_BYTES:
-            return "ring"
-        return "doubling" if operation == "all_reduce" else "direct"
+            return {operation: "shm" if automatic or self.forced == "shm" else self.forced}
+        if automatic:
+            return {operation: "ring", SMALL + operation: "doubling" if operation == "all_reduce" else "direct"}
+        if self.forced == "mpi":
+            return {operation: "mpi's own"}
+        return {operation: name_on(world, operation, self.forced, hierarchical=False)}
+
+    def tables(self, operation: str, world: World) -> dict[str, Collective]:
+        """Returns what is known of each of algorithms(). Small messages that nothing is known of are left out: they
+        take what others do. Errors: HvdbError, which is TooLittle if more must be measured."""
+        made = {}
+        for name, algorithm in self.algorithms(operation, world).items():
+            known = self.known(operation, algorithm)
+            try:
+                known.require(world)
+                if world.nodes > 1 and self.change != LinkChange():
+                    self._require_change(known, world)
+            except TooLittle:
+                if not name.startswith(SMALL):
+                    raise
+                continue
+            made[name] = known
+        return made
+
+    def _require_change(self, known: Collective, world: World) -> None:
+        known.require_steps(world)
+        if self.change.link_gbit and not (self.link or self.measured_rate()):
+            raise TooLittle("link-gbit: no large collectives tell the present rate of the link: name it by --link-gbit")
+
+    def known(self, operation: str, algorithm: str) -> Collective:
+        """Returns what is known of an operation by one algorithm. Errors: HvdbError for cells that do not fit."""
+        key = (operation, algorithm)
+        if key not in self._known:
+            inside: list[CollectiveTimes] = []
+            senders = collective.senders(operation, algorithm, self.ranks_per_node)
+            if self.ranks_per_node > 1 and (operation == BARRIER or senders > 1):
+                inside = self.cells.get((operation, "" if operation == BARRIER else "shm"), [])
+            self._known[key] = collective.gather(
+                operation,
+                algorithm,
+                self.cells.get(key, []),
+                self.imported.get(operation, []),
+                [cell for cell in inside if cell.world == World(1, self.ranks_per_node)],
+                self.link,
+                self.ranks_per_node,
+            )
+        return self._known[key]
 
     def changed(self, change: LinkChange) -> Fabric:
-        """Returns the same fabric with another link between nodes. Errors come with cost()."""
-        return replace(self, change=change, _changed_costs={})
+        """Returns the same fabric with another link between nodes. Errors come with tables()."""
+        return replace(self, change=change, _drawn={})
 
-    def cost(self, operation: str, algorithm: str, world: World) -> Cost | OneWorldCost | DeclaredCost | ChangedCost:
-        """Returns the cost on `world`: of all worlds of several nodes together, or of this world alone if it was
-        measured or imported and the others are too few, or of the declared link. One node is never derived from another
-        world, nor others from it. Errors: HvdbError, which is TooLittle if more must be measured."""
-        present = self.present(operation, algorithm, world)
-        if world.nodes == 1 or self.change == LinkChange():
-            return present
-        if id(present) not in self._changed_costs:
-            inner = self._inner(operation, algorithm, world)
-            changed = link.changed_cost(present, self.change, self.link, self._measured_rate(), inner)
-            self._changed_costs[id(present)] = changed
-        return self._changed_costs[id(present)]
+    def drawn(self, known: Collective, number: int, streams: Streams) -> Drawn:
+        """Returns the time of a collective in draw `number`; -1: in the middle of all draws."""
+        key = (known.operation, known.algorithm, number)
+        if key not in self._drawn:
+            quality = link.quality(streams("link") if number >= 0 else None)
+            made = known.middle
+            if number >= 0:
+                made = known.draw(streams("collectives", known.operation, known.algorithm), quality)
+            if self.change != LinkChange():
+                made = made.on(self.change, self.link, self.measured_rate(), quality)
+            self._drawn[key] = made
+        return self._drawn[key]
 
-    def present(self, operation: str, algorithm: str, world: World) -> Cost | OneWorldCost | DeclaredCost:
-        """Returns the cost on the link as it is."""
-        fitted = self._fitted(operation, algorithm, world) if world.nodes > 1 else None
-        if isinstance(fitted, Cost):
-            return fitted
-        key = (operation, algorithm, world)
-        if key not in self._others:
-            self._others[key] = self._other(operation, algorithm, world, fitted)
-        return self._others[key]
-
-    def _other(
-        self, operation: str, algorithm: str, world: World, fault: HvdbError | None
-    ) -> OneWorldCost | DeclaredCost:
-        """fault: why several nodes have no cost together."""
-        measured = [cell for cell in self.cells.get((operation, algorithm), []) if cell.world == world]
-        also = [cell for cell in self.imported.get(operation, []) if cell.world == world]
-        try:
-            if also and not measured:
-                return cost.one_world(operation, "", world, also)
-            if measured or not fault:
-                return cost.one_world(operation, algorithm, world, measured)
-        except TooLittle as error:
-            fault = error
-        if world.nodes > 1 and self.link:
-            return link.declared_cost(operation, algorithm, world, self.link, self._inner(operation, algorithm, world))
-        raise fault
-
-    def _inner(self, operation: str, algorithm: str, world: World) -> OneWorldCost | None:
-        """Returns the cost of the part inside a node, None if the collective has none or it was not measured."""
-        if world.ranks_per_node == 1 or not (operation == BARRIER or link.senders(operation, algorithm, world) > 1):
-            return None
-        node = World(1, world.ranks_per_node)
-        inside = "" if operation == BARRIER else "shm"
-        try:
-            return cost.one_world(operation, inside, node, self.cells.get((operation, inside), []))
-        except TooLittle:
-            return None
-
-    def _measured_rate(self) -> float:
+    def measured_rate(self) -> float:
         """Returns what large collectives get of the link between nodes, in bytes per second; 0 if none was measured."""
         largest = (0.0, 0.0)
-        for (operation, algorithm), cells in sorted(self.cells.items()):
-            world = max(cell.world for cell in cells)
-            try:
-                present = self.present(operation, algorithm, world)
-                if world.nodes > 1 and not isinstance(present, DeclaredCost):
-                    largest = max(largest, link.measured_rate(present, world, self._inner(operation, algorithm, world)))
-            except HvdbError:  # too few sizes, or unknown steps
-                continue
+        for operation, algorithm in sorted(self.cells):
+            known = self.known(operation, algorithm)
+            if known.times:
+                largest = max(largest, collective.measured_rate(known))
         return largest[1]
 
-    def labels(self, operations: Collection[str]) -> list[Label]:
-        """Returns where the costs of `operations` come from."""
+    def labels(self, operations: Collection[str], worlds: Collection[World]) -> list[Label]:
+        """Returns where the costs of `operations` on `worlds` come from."""
         made = []
         named = [(*key, cells) for key, cells in sorted(self.cells.items())]
         named += [(operation, "", cells) for operation, cells in sorted(self.imported.items())]
@@ -159,71 +160,35 @@ class Fabric:
             for kind, others in ((MEASURED, False), (IMPORTED, True)):
                 mine = [cell for cell in cells if cell.imported == others]
                 if mine and operation in operations:
-                    source = f"{len(mine)} cell{'s' * (len(mine) > 1)} on {cost.nodes_text(c.world for c in mine)}"
-                    made.append(Label(cost.title(operation, algorithm), kind, source))
+                    source = f"{len(mine)} cell{'s' * (len(mine) > 1)} on {nodes_text(c.world for c in mine)}"
+                    made.append(Label(title(operation, algorithm), kind, source))
         if self.stated:
             source = f"'{self.stated}' on all worlds of several nodes, as --algorithm says"
             made.append(Label("algorithm of imported collectives", ASSUMED, source))
-        if self.link and any(isinstance(one, DeclaredCost) for one in self._others.values()):
+        if self.link and self.is_described(operations, worlds):
             made += self.link.labels()
         return made
+
+    def is_described(self, operations: Collection[str], worlds: Collection[World]) -> bool:
+        """Returns True if the time of one of `operations` on one of `worlds` comes from the described link alone."""
+        return any(
+            self.known(operation, algorithm).is_described(world)
+            for world in worlds
+            for operation in operations
+            for name, algorithm in self.algorithms(operation, world).items()
+            if not name.startswith(SMALL)
+        )
 
     def change_labels(self) -> list[Label]:
         """Returns how the costs on the changed link come from those on the present one."""
         if self.change == LinkChange():
             return []
-        return link.change_labels(self.change, self.link, self._measured_rate())
-
-    def _fitted(self, operation: str, algorithm: str, world: World) -> Cost | HvdbError:
-        key = (operation, algorithm)
-        if key not in self._fitted_costs:
-            try:
-                cost.steps(operation, algorithm, world)
-                inner = self._inner(operation, algorithm, world)
-                self._fitted_costs[key] = cost.fit(operation, algorithm, self.cells.get(key, []), inner)
-            except HvdbError as error:
-                self._fitted_costs[key] = error
-        return self._fitted_costs[key]
-
-    def sizes(self, operation: str, world: World, largest: int) -> list[int]:
-        """Returns ascending sizes at which a table tells the cost of an operation on `world`, up to `largest` bytes.
-
-        Where `auto` changes the algorithm, the table has two points side by side.
-        """
-        grid = {1 << k for k in range(MIN_TABLE_BYTES.bit_length() - 1, 60) if 1 << k < largest} | {largest}
-        grid |= {size for size in (SMALL_BYTES, SMALL_BYTES + 1) if size < largest}
-        known = []
-        for size in sorted(grid):
-            try:
-                self.cost(operation, self.algorithm(operation, size, world), world)
-                known.append(size)
-            except HvdbError:
-                if size > SMALL_BYTES or size == largest:
-                    raise
-        return known
+        return link.change_labels(self.change, self.link, self.measured_rate())
 
     def largest(self) -> int:
         """Returns the largest number of nodes on which anything was measured."""
         every = (*self.cells.values(), *self.imported.values())
         return max((cell.world.nodes for cells in every for cell in cells), default=1)
-
-    def jitter(self, operation: str, world: World, size: float, random: np.random.Generator | None) -> np.ndarray:
-        """Returns samples / median of a cell that is like this collective: of this world or else of the largest one,
-        and of the nearest size by ratio; JITTER of them, drawn with replacement, or without `random` their mean. No
-        cell, no jitter."""
-        algorithm = self.algorithm(operation, size, world)
-        present = self.present(operation, algorithm, world)
-        if isinstance(present, OneWorldCost):
-            there = [cell for same in present.cells.values() for cell in same]
-        else:
-            cells = [cell for cell in self.cells.get((operation, algorithm), []) if cell.world.nodes > 1]
-            there = [cell for cell in cells if cell.world == world]
-            there = there or [cell for cell in cells if cell.world == max(other.world for other in cells)]
-        if not there:
-            return np.ones(1)
-        nearest = min(there, key=lambda cell: abs(math.log(max(cell.size, 1) / size)))
-        drawn = random.choice(nearest.samples, JITTER) if random else np.mean(nearest.samples, keepdims=True)
-        return drawn / np.median(nearest.samples)
 
 
 def _fits(cell: SampledCell, kind: str) -> bool:
@@ -254,7 +219,8 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allre
             f"the schedule rounds messages to {allreduce_type} between nodes, and hvd_bench coll measures no such "
             "messages on CPUs"
         )
-    fabric = Fabric(run.fact("comm.algorithm") or "auto", run.data_plane, stated=added.algorithm, link=added.link)
+    forced = run.fact("comm.algorithm") or "auto"
+    fabric = Fabric(forced, run.data_plane, ranks_per_node, stated=added.algorithm, link=added.link)
     device = "cuda" if run.device == "cuda" else "cpu"
     for session in sessions:
         columns = session.columns

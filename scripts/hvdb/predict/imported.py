@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from hvdb.base.errors import HvdbError, TooLittle
-from hvdb.predict.cost import MAX_SIZES, MIN_SIZES, ONE_MEAN, CollectiveTimes, World, only_means
+from hvdb.predict.collective import MAX_SIZES, MIN_SIZES, ONE_MEAN, CollectiveTimes, only_means
 from hvdb.predict.link import Link
+from hvdb.predict.steps import World
 from hvdb.read import imported_collectives
 from hvdb.read.imported_collectives import Imported
 

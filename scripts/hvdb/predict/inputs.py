@@ -13,21 +13,20 @@ import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable, TooLittle
 from hvdb.judge import comparable, efficiency
-from hvdb.predict import cost, fabric
-from hvdb.predict.cost import World
+from hvdb.predict import fabric
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.imported import Added
-from hvdb.predict.labels import ASSUMED, MEASURED, Label
+from hvdb.predict.noise import BLOCK
 from hvdb.predict.profile import Profile
 from hvdb.predict.schedule import NEGOTIATED, Schedule, of_run
+from hvdb.predict.steps import BARRIER, World, nodes_text
 from hvdb.read import coll_samples, runs
 from hvdb.read.coll_samples import CollSession
+from hvdb.read.predictions import ASSUMED, MEASURED, Label
 from hvdb.read.runs import UNKNOWN, Run
 
 PHASES = ("solo", "none", "full")
-BLOCK = 10  # successive steps that are resampled together
 MIN_STEPS = 20
-MAX_STEPS, MAX_NODES = 1000, 256  # of the noise pool
 # Gradients on CPUs begin at multiples of so many elements (kSlotAlign in models/onednn/parameters.cpp).
 SLOT_ELEMENTS = 32
 _CROWDED = "caution.more_threads_than_cores"
@@ -68,6 +67,11 @@ class Training:
     reduce: np.ndarray
     busy: np.ndarray
     exposed: np.ndarray
+
+    def is_copy_of(self, other: Training) -> bool:
+        """Returns True if both have the same samples, which no two measurements have."""
+        mine, theirs = (np.concatenate([one.none_step, one.full_compute]) for one in (self, other))
+        return bool(np.array_equal(mine, theirs) and np.ptp(mine, axis=1).max() > 0)
 
     def figures(self, random: np.random.Generator | None = None) -> Figures:
         """Returns the figures of all samples; with `random`, of resampled blocks. The phases took turns, so blocks of
@@ -132,6 +136,11 @@ class Inputs:
         return self.sessions[0].world.ranks_per_node
 
     @property
+    def operations(self) -> tuple[str, ...]:
+        """The operations whose costs the schedule needs."""
+        return (*self.schedule.operations(), *([BARRIER] if self.schedule.name == NEGOTIATED else []))
+
+    @property
     def gradient_bytes(self) -> int:
         return self.profile.elements * {"fp32": 4}.get(self.schedule.allreduce_type, 2)
 
@@ -159,7 +168,7 @@ class Inputs:
 
     def nodes_text(self) -> str:
         """Returns on which numbers of nodes the sessions were: `2, 4 nodes`."""
-        return cost.nodes_text(session.world for session in self.sessions)
+        return nodes_text(session.world for session in self.sessions)
 
 
 def _grouped_by_host(run: Run) -> tuple[tuple[int, ...], ...]:
@@ -222,8 +231,8 @@ def _whole_sessions(stored: Sequence[Run]) -> list[dict[str, Run]]:
 
 
 def _fits(profile: Profile, run: Run) -> bool:
-    mine = (profile.model, profile.compute_type, profile.units_per_step)
-    return mine == (run.model, run.compute_type, run.batch_size)
+    mine = (profile.model, profile.compute_type, profile.units_per_step, profile.unit)
+    return mine == (run.model, run.compute_type, run.batch_size, run.unit)
 
 
 def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list[dict[str, Run]], str, list[str]]:
@@ -234,7 +243,8 @@ def _base(profile: Profile, stored: Sequence[Run]) -> tuple[dict[str, Run], list
         run = source[0]
         raise HvdbError(
             f"{profile.file}: the profile is of {profile.model}, {profile.compute_type}, {profile.units_per_step} "
-            f"{profile.unit} a step, but its run {run.short_id} is of {run.model}, {run.compute_type}, {run.batch_size}"
+            f"{profile.unit} a step, but its run {run.short_id} is of {run.model}, {run.compute_type}, "
+            f"{run.batch_size} {run.unit}"
         )
     for members in whole:
         if source and members["full"].session_uuid == source[0].session_uuid:
@@ -320,8 +330,13 @@ def gather(
         except HvdbError as error:
             notes.append(f"session {other.session_uuid[:8]} is not used: {error}")
             continue
-        if training.world.ranks_per_node == first.world.ranks_per_node:
-            sessions.append(training)
+        if training.world.ranks_per_node != first.world.ranks_per_node:
+            continue
+        if copied := [known for known in sessions if known.is_copy_of(training)]:
+            of = copied[0].full.session_uuid[:8]
+            notes.append(f"session {other.session_uuid[:8]} is not used: it has the samples of session {of}")
+            continue
+        sessions.append(training)
     collectives = coll_samples.load(stores)
     cells = fabric.gather(collectives, full, first.world.ranks_per_node, full.allreduce_type, added)
     notes += [*(f"left out: {line}" for line in cells.left_out), *cells.notes]

@@ -79,6 +79,7 @@ def _require(prediction: Prediction, run: Run) -> None:
     there = prediction.training or here
     named = {**vars(prediction.profile), "device": prediction.device}
     named["batch_size"] = named.pop("units_per_step")
+    del named["source_run"]  # another run recorded the profile
     there = {**there, **{key: str(value) for key, value in named.items()}}
     if run.world_size > 1:
         here["ranks on a node"] = f"{run.world_size / run.nodes:g}"

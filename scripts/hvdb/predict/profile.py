@@ -31,7 +31,8 @@ MAX_LETTERS, MAX_FACTORS_LETTERS = 200, 1 << 16  # of a key and a value, and of 
 @dataclass(frozen=True)
 class Profile:
     """The step of one rank alone. Times in seconds. hash: Run.replay of a run that replays it. gradients: their number.
-    elements: of all of them together; smallest, largest: of one."""
+    elements: of all of them together; smallest, largest: of one. ready: when the last gradient is. spread: of the
+    recorded steps, see spread()."""
 
     file: Path
     sha256: str
@@ -47,6 +48,8 @@ class Profile:
     elements: int
     smallest: int
     largest: int
+    ready: float = 0.0
+    spread: float = 0.0
 
     @property
     def step(self) -> float:
@@ -130,6 +133,8 @@ def read(file: Path) -> Profile:
             elements=sum(counts),
             smallest=min(counts, default=0),
             largest=max(counts, default=0),
+            ready=ready,
+            spread=spread(list(map(_seconds, header.get("factors", "").split()))),
         )
         if made.step == 0 or not 0 < made.elements <= MAX_ELEMENTS:
             raise Malformed("its step takes no time, or it has no gradients, or too many elements of them")
@@ -146,6 +151,7 @@ COMPUTE_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp64")
 MAX_STEPS = 4096  # factors that a profile may have
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3
 MAX_NAME_LETTERS = 120
+NOISY = 0.2  # a spread of the steps above which a note says so
 MAX_MODEL_LETTERS, MODEL_DIGITS = 64, 8
 MAX_TEXT_LETTERS = 150
 _OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9_.:/+-]+")

@@ -1,116 +1,94 @@
-"""What is said below a prediction: where its inputs come from, and what lies outside of what was measured."""
+"""What is said about a prediction: where its inputs come from, and what lies outside of what was measured."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from hvdb.predict.cost import Cost, OneWorldCost, World, title
-from hvdb.predict.fabric import BARRIER, MIN_TABLE_BYTES
+from hvdb.judge.bootstrap import MIN_SESSIONS
+from hvdb.predict import noise
+from hvdb.predict.collective import ODD, Collective
+from hvdb.predict.draws import ALONE_SPREAD, EFFICIENCY_SPREAD, Calibration, Outcome
+from hvdb.predict.fabric import SMALL
+from hvdb.predict.imported import File
 from hvdb.predict.inputs import Inputs
-from hvdb.predict.labels import ASSUMED, MEASURED, Label
-from hvdb.predict.link import DeclaredCost, senders
-from hvdb.predict.schedule import NEGOTIATED
-
-MAX_MISSED = 0.1  # a larger logarithm gets a note
-MAX_LOAD = 3.0  # a larger change by the compute beside it gets a note
-# Standard deviations of the logarithm over 20 sessions of one machine (results/recorded/2026-11-23-2cores/coverage.db):
-# of the time of one rank, and of the efficiency.
-ALONE_SPREAD, EFFICIENCY_SPREAD = 0.0085, 0.007
+from hvdb.predict.steps import World, nodes_text, title
+from hvdb.read.predictions import ASSUMED, MEASURED, Label
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What the sessions tell about the model. Of each session: alone, what its reductions would take alone (seconds),
-    and missed, its measured step over the simulated one; None if unknown. load: median over sessions of the time of
-    reductions beside compute over that alone. spreads: standard deviations between sessions, of the logarithms of the
-    time of one rank and of the efficiency."""
-
-    alone: Sequence[float | None]
-    missed: Sequence[float | None]
-    load: float
-    spreads: tuple[float, float]
+def count_text(count: int, what: str) -> str:
+    """Returns `1 session` or `3 sessions`."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _sessions(count: int) -> str:
-    return f"{count} session{'s' * (count > 1)}"
-
-
-def notes(made: Inputs, world: World) -> tuple[str, ...]:
-    """Returns a line for each value of this world that lies outside of what was measured."""
-    said = []
-    fabric, total, plan = made.fabric, made.gradient_bytes, made.schedule
-    element = total // made.profile.elements
-    for operation in plan.operations():
-        size = max(plan.message(total), element * made.profile.largest)
-        algorithm = fabric.algorithm(operation, size, world)
-        present = fabric.present(operation, algorithm, world)
-        if isinstance(present, DeclaredCost):
-            said.append(f"{operation} between nodes comes from the described link alone")
-        split = world.nodes > 1 and senders(operation, algorithm, world) > 1
-        if split and not isinstance(present, OneWorldCost) and not present.inner:
-            said.append(f"{operation} has no cells that tell how much of its time is spent inside a node")
-        if not present.covers(world, size):
-            said.append(f"{operation} of {size} bytes by '{algorithm}' lies outside of the measured sizes")
-        if isinstance(present, Cost) and world.nodes > present.largest():
-            said.append(f"beyond the {present.largest()} nodes on which {operation} was measured")
-        smallest = fabric.sizes(operation, world, total)[0]
-        if smallest > MIN_TABLE_BYTES:
-            said.append(f"{operation} of less than {smallest} bytes takes as long here as of {smallest}")
-        elif plan.name == NEGOTIATED and plan.fusion_threshold_bytes < total:
-            single = max(MIN_TABLE_BYTES, element * made.profile.smallest)
-            algorithm = fabric.algorithm(operation, single, world)
-            if not fabric.present(operation, algorithm, world).covers(world, single):
-                said.append(f"{operation} of {single} bytes by '{algorithm}' lies outside of the measured sizes")
+def warnings(made: Inputs, row: Outcome) -> tuple[str, ...]:
+    """Returns a line for each value of a row that lies outside of what was measured."""
+    world, said = row.world, []
+    if world.ranks == 1:
+        return ()
+    for operation in made.schedule.operations():
+        for name, known in made.fabric.tables(operation, world).items():
+            said += _outside(known, world, row.messages[name.startswith(SMALL)])
     steps = sum(len(session.solo_step) * len(session.hosts) for session in made.sessions)
     if world.ranks > steps / 10:
-        said.append(f"the slowest rank lies beyond what {steps} recorded steps show")
+        said.append(f"the slowest rank lies beyond what {steps} recorded steps show; their tail goes on as a line does")
     return tuple(said)
 
 
-def labels(
-    variants: Sequence[Inputs], worlds: Sequence[World], calibration: Calibration
-) -> tuple[list[Label], list[str]]:
-    """Returns where the inputs of all variants come from, the first as the run was, and notes on what is strange."""
+def _outside(known: Collective, world: World, messages: tuple[int, int]) -> list[str]:
+    """messages: bytes of the smallest and of the largest one in the simulated steps."""
+    what, said = title(known.operation, known.algorithm), []
+    if not messages[1]:
+        return []
+    if known.is_described(world):
+        return [f"{what} between nodes comes from the described link alone"]
+    for size in dict.fromkeys(messages):
+        if not known.covers(world, size):
+            said.append(f"{what} of {size} bytes lies outside of the measured sizes")
+    if known.spread and world.nodes > known.largest:
+        said.append(f"beyond the {known.largest} nodes on which {known.operation} was measured")
+    if known.spread and known.has_odd_worlds and known.steps(world).odd and not known.spread.worlds[1]:
+        said.append(
+            f"{what} was not measured on a number of nodes that is no power of two, whose steps may take {ODD[0]:g} to "
+            f"{ODD[1]:g} times as long"
+        )
+    if world.ranks_per_node > 1 and known.times and not known.inside and known.algorithm in ("ring", "doubling"):
+        said.append(f"{what} has no cells that tell how much of its time is spent inside a node")
+    return said
+
+
+def labels(variants: Sequence[Inputs], worlds: Sequence[World], calibration: Calibration) -> tuple[Label, ...]:
+    """Returns where the inputs of all variants come from, the first as the run was."""
     made = list(variants[0].labels)
-
-    def add(others: Sequence[Label]) -> None:
-        made.extend(label for label in dict.fromkeys(others) if label not in made)
-
     largest = max(worlds)
     for inputs in variants:
-        add(inputs.labels)
-        add(inputs.fabric.labels({*inputs.schedule.operations(), BARRIER}))
-        add(inputs.fabric.change_labels())
+        made += inputs.labels
+        made += inputs.fabric.labels(inputs.operations, [world for world in worlds if world.ranks > 1])
+        made += inputs.fabric.change_labels()
         for operation in inputs.schedule.operations() if largest.nodes > 1 else ():
-            algorithm = inputs.fabric.algorithm(operation, inputs.gradient_bytes, largest)
-            fitted = inputs.fabric.present(operation, algorithm, largest)
-            if isinstance(fitted, Cost) and largest.nodes > fitted.largest():
-                spread = fitted.spread
-                source = f"as over the measured nodes, by as much a doubling, +- {spread.drift_error:.2g}"
-                add([Label(f"drift of {title(operation, algorithm)}", ASSUMED, source, round(spread.drift, 4))])
-    add(_of_sessions(variants, worlds, calibration))
-    return made, _strange(calibration)
+            known = inputs.fabric.tables(operation, largest)[operation]
+            if known.spread and largest.nodes > known.largest:
+                error = known.spread.drift_error
+                source = f"as over the measured nodes, by as much a doubling, +- {error:.2g}"
+                drift = round(known.spread.drift, 4)
+                made.append(Label(f"drift of {title(operation, known.algorithm)}", ASSUMED, source, drift))
+    made += _of_sessions(variants, worlds, calibration)
+    return tuple(dict.fromkeys(made))
 
 
 def _of_sessions(variants: Sequence[Inputs], worlds: Sequence[World], calibration: Calibration) -> list[Label]:
     inputs = variants[0]
-    made = []
+    made = [_of_noise(inputs)]
     known = sum(1 for seconds in calibration.alone if seconds)
+    counted = count_text(known, "session")
     if known:
-        operation = inputs.schedule.operations()[0]
-        described = any(
-            isinstance(inputs.fabric.present(operation, algorithm, session.world), DeclaredCost)
-            for session, seconds in zip(inputs.sessions, calibration.alone, strict=True)
-            if seconds and (algorithm := inputs.fabric.algorithm(operation, inputs.gradient_bytes, session.world))
-        )
+        measured = {s.world for s, seconds in zip(inputs.sessions, calibration.alone, strict=True) if seconds}
+        described = inputs.fabric.is_described(inputs.schedule.operations(), measured)
         than = "what the described link promises" if described else "the same collectives alone"
-        made.append(Label("reductions beside compute", MEASURED, f"{_sessions(known)}, over {than}", calibration.load))
+        made.append(Label("reductions beside compute", MEASURED, f"{counted}, over {than}", calibration.load))
         missed = float(np.median([missed for missed in calibration.missed if missed]))
-        source = f"{_sessions(known)}; on other worlds and for what-ifs nothing of it, or twice it"
+        source = f"{counted}; on other worlds and for what-ifs nothing of it, or twice it"
         made.append(Label("measured step over the simulated one", MEASURED, source, missed))
     else:
         source = "as fast as alone: no collectives were measured on the ranks of the session"
@@ -130,16 +108,55 @@ def _of_sessions(variants: Sequence[Inputs], worlds: Sequence[World], calibratio
     return made
 
 
-def _strange(calibration: Calibration) -> list[str]:
-    said = []
-    if any(abs(math.log(missed)) > MAX_MISSED for missed in calibration.missed if missed):
+def _of_noise(inputs: Inputs) -> Label:
+    nodes = [node for session in inputs.sessions for node in session.noise()]
+    spread = noise.level_spread(nodes)
+    source = (
+        f"levels of hosts lie {100 * spread:.2g} % apart; a step's slowest tenth goes on as a generalised Pareto "
+        f"distribution, of shape 0 +- {noise.SHAPE:g}"
+    )
+    return Label("tail of hosts and steps", ASSUMED, source)
+
+
+def few_sessions(made: Inputs, calibration: Calibration) -> list[str]:
+    """Returns a line if too few sessions tell how far sessions of this machine lie apart."""
+    if calibration.spreads != (ALONE_SPREAD, EFFICIENCY_SPREAD) or made.base.device == "replay":
+        return []
+    return [
+        f"{count_text(len(made.sessions), 'session')}: how far sessions of this machine lie apart is assumed (0.85 and "
+        "0.7 %); where it is four times as much, such bands hold less than half of the runs: measure "
+        f"{MIN_SESSIONS} sessions"
+    ]
+
+
+def unused(made: Inputs, worlds: Sequence[World], changes_link: bool) -> list[str]:
+    """Returns a line for each input that a person has given and that the prediction does not use."""
+    fabric, said = made.fabric, []
+    several = [world for world in worlds if world.nodes > 1]
+    if fabric.link and not changes_link and not fabric.is_described(made.operations, several):
         said.append(
-            "a measured step is far from the simulation of its own figures: something that is not simulated takes much "
-            "of it, so do not trust this prediction"
+            "--link-gbit and --latency-us are not used: collectives were measured; they serve worlds without "
+            "measurements, and what-ifs of the link"
         )
-    if not 1 / MAX_LOAD <= calibration.load <= MAX_LOAD:
-        said.append(
-            f"reductions took {calibration.load:.2g} times as long in the training as hvd_bench coll promises: were "
-            "both measured on the same machine, as busy as before?"
-        )
-    return said
+    return said + [line for file in made.added.files for line in _unused_file(made, file, several)]
+
+
+def _unused_file(made: Inputs, file: File, worlds: Sequence[World]) -> list[str]:
+    if made.fabric.stated:
+        return []
+    ranks = file.ranks or file.contents.ranks or 0
+    mine = [world for world in worlds if world.ranks == ranks]
+    if not mine:
+        return [f"{file.file} is not used: it counts for its {ranks} ranks alone, unless --algorithm says its steps"]
+    if all(mine[0] in made.fabric.tables(operation, mine[0])[operation].times for operation in made.operations):
+        return [f"{file.file} is not used: hvd_bench coll measured {nodes_text(mine)}, too"]
+    return []
+
+
+def above_one(row: Outcome) -> str:
+    """Returns why an efficiency above 100 % is predicted; "" if it is none."""
+    if np.median(row.efficiency) <= 1:
+        return ""
+    if row.parts["interference"] < 0:
+        return f"ranks among others compute {100 * -row.parts['interference']:.1f} % faster than one rank alone"
+    return "the sessions measured shorter steps than their own figures give"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from hvdb.base.errors import HvdbError
 from hvdb.predict import fabric, link, schedule
 from hvdb.predict.inputs import Inputs
-from hvdb.predict.labels import ASSUMED, Label
+from hvdb.predict.link import LinkChange
+from hvdb.read.predictions import ASSUMED, Label
 
 # Seconds for a byte into the fusion buffer, or out of it, where no run copied: memory of 1 to 20 GB/s.
 COPY = (5e-11, 1e-9)
@@ -58,16 +59,19 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
         raise HvdbError(f"--what-if '{what_if.text}': {error}") from error
     if plan == made.schedule and not what_if.hardware:
         raise HvdbError(f"--what-if '{what_if.text}' changes nothing: the run had these options")
-    cells = made.fabric
-    labels = []
+    cells, labels = made.fabric, []
     if plan.allreduce_type != made.schedule.allreduce_type:
         cells = fabric.gather(made.collectives, made.base, made.ranks_per_node, plan.allreduce_type, made.added)
-    if what_if.hardware:
-        cells = cells.changed(wanted)
     copy = made.copy
     packs_more = plan.fusion_threshold_bytes > made.schedule.fusion_threshold_bytes
     told = plan == made.schedule or (plan.name == made.schedule.name and copy[0] and not packs_more)
     if plan.name == schedule.NEGOTIATED and not told:
         copy = COPY
         labels.append(Label("copies", ASSUMED, "memory of 1 to 20 GB/s", math.sqrt(COPY[0] * COPY[1])))
-    return dataclasses.replace(made, schedule=plan, fabric=cells, copy=copy, labels=labels, notes=[])
+    changed = dataclasses.replace(made, schedule=plan, fabric=cells, copy=copy, labels=labels, notes=[])
+    return on_link(changed, wanted) if what_if.hardware else changed
+
+
+def on_link(made: Inputs, wanted: LinkChange) -> Inputs:
+    """Returns the inputs with another link between nodes."""
+    return dataclasses.replace(made, fabric=made.fabric.changed(wanted), notes=[])

@@ -29,6 +29,8 @@ const char* const kText =
     "all_reduce 8192 1e-3\n"
     "reduce_scatter 1 0.25\n"
     "all_gather 1 0.5\n"
+    "small_all_reduce 1024 3e-6\n"
+    "small_all_gather 1 0.125 2\n"
     "cycle 1.1e-5\n"
     "copy 1e-10\n"
     "slowdown 0.05\n"
@@ -87,6 +89,9 @@ TEST(CostsText, SaysEverything) {
   EXPECT_EQ(draw.costs.all_reduce.factor(4096, 0.75), 1.5);
   EXPECT_EQ(draw.costs.reduce_scatter.seconds(1), 0.25);
   EXPECT_EQ(draw.costs.all_gather.seconds(1), 0.5);
+  EXPECT_EQ(draw.costs.small_all_reduce.seconds(1024), 3e-6);
+  EXPECT_TRUE(draw.costs.small_reduce_scatter.empty());
+  EXPECT_EQ(draw.costs.small_all_gather.factor(1, 0), 2);
   EXPECT_EQ(draw.costs.cycle_seconds, 1.1e-5);
   EXPECT_EQ(draw.costs.copy_seconds_per_byte, 1e-10);
   EXPECT_EQ(draw.costs.overlap_slowdown, 0.05);
@@ -133,9 +138,9 @@ TEST(CostsText, ErrorsSayWhatIsPossible) {
       {10, "rank 1 1 1", "3 factors, and the node's first rank has 2"},
       {11, "world 64 3", "a node of this world has 3 ranks, and a recorded node has 2"},
       {14, "all_reduce 4096 1e-3", "'4096' is not a whole number from 4097"},
-      {17, "cycel 1.1e-5", "'cycel' cannot stand here; possible: all_gather, cycle, copy, slowdown"},
-      {19, "slowdown 1.5", "'1.5' is not a number from 0 to 1"},
-      {27, "end 3", "the text has 2 worlds"},
+      {19, "cycel 1.1e-5", "'cycel' cannot stand here; possible: small_all_gather, cycle, copy, slowdown"},
+      {21, "slowdown 1.5", "'1.5' is not a number from 0 to 1"},
+      {29, "end 3", "the text has 2 worlds"},
   };
   for (const Case& c : cases) {
     const std::string told = refusal(with_line(c.line - 1, c.text));

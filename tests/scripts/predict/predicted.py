@@ -30,6 +30,6 @@ def document(**changes: Any) -> dict[str, Any]:
     made["training"] = {}
     made |= {"inputs": [{"file": "a.db", "sha256": "0" * 64}], "sessions": ["s"], "collectives": ["c"]}
     rows = [row(1, 1.0, half=0.0), row(2, 0.9), row(64, 0.7), row(64, 0.8, what_if=1)]
-    made |= {"what_ifs": [as_it_was, faster], "rows": rows, "notes": [], "narrower": {"steps": 0.01}}
+    made |= {"what_ifs": [as_it_was, faster], "rows": rows, "gains": [], "notes": [], "narrower": {"steps": 0.01}}
     made["labels"] = [{"name": "noise", "kind": "measured", "source": "20 steps", "value": None}]
     return made | changes

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
+SMALL = tuple(f"small_{operation}" for operation in OPERATIONS)
 SINGLE = ("cycle", "copy", "slowdown", "compute", "common", "shift")
 
 
@@ -62,19 +63,20 @@ def simulate(text: str, alone: float, plan_hash: str) -> list[dict]:
         while lines.at("draw"):
             lines.take("draw")
             reductions = largest = 0.0
-            for operation in OPERATIONS:
+            for operation in (*OPERATIONS, *SMALL):
                 last, seconds, factors = 0, 0.0, []
                 while lines.at(operation):
                     size, seconds, *factors = map(float, lines.take(operation))
                     assert size > last and seconds >= 0 and all(factor > 0 for factor in factors)
                     last = size
                 largest = max(largest, last)
-                reductions += seconds * (sum(factors) / len(factors) if factors else 1.0)
+                reductions += 0.0 if operation in SMALL else seconds * (sum(factors) / len(factors) if factors else 1.0)
             single = {key: float(lines.take(key)[0]) for key in SINGLE if lines.at(key)}
             assert 0 <= single.get("slowdown", 0) <= 1 and single.get("common", 0) in (0, 1)
             reductions += 2 * largest * single.get("copy", 0.0)
             step = single.get("compute", 1.0) * alone * mean + reductions + single.get("cycle", 0.0)
             figures = {"step": step, "exposed": reductions, "control": single.get("cycle", 0.0)}
+            figures["messages"] = [[int(largest), int(largest)], [0, 0]]
             rest = dict.fromkeys(("stragglers", "slowed", "overlapped", "update"), 0.0)
             results.append({"ranks": ranks, "draw": draw, **figures, **rest, "plan_hash": plan_hash})
             draw += 1

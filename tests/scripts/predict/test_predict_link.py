@@ -10,31 +10,34 @@ from pathlib import Path
 import numpy as np
 from test_imported_collectives import document
 from test_predict import SECONDS_A_BYTE, SIZES, PredictTest, collectives, training
-from test_predict_cost import cells, latency_and_rate
+from test_predict_collective import cells, latency_and_rate
 
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.predict import imported, link
-from hvdb.predict.cost import CollectiveTimes, OneWorldCost, World, fit, one_world
+from hvdb.predict.collective import Collective, CollectiveTimes, gather
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.link import SHARE, TIMES, Link
+from hvdb.predict.steps import World
 
 LINK = Link(gbit=8, latency_us=10)  # 1e9 bytes a second
 MIB = 1 << 20
 
 
-def inside(ranks: int, seconds_a_byte: float = 1e-10) -> OneWorldCost:
+def inside(ranks: int, seconds_a_byte: float = 1e-10) -> list[CollectiveTimes]:
     """An all-reduce on one node."""
-    return one_world(
-        "all_reduce",
-        "shm",
-        World(1, ranks),
-        [CollectiveTimes(World(1, ranks), s, s * seconds_a_byte * np.ones(5)) for s in SIZES],
-    )
+    return [CollectiveTimes(World(1, ranks), size, size * seconds_a_byte * np.ones(5)) for size in SIZES]
+
+
+def of_link(operation: str, algorithm: str, world: World, within: list[CollectiveTimes] | None = None) -> Collective:
+    """A collective between nodes of which only the link is known."""
+    made = gather(operation, algorithm, [], inside=within or [], link=LINK, ranks_per_node=world.ranks_per_node)
+    made.require(world)
+    return made
 
 
 class DeclaredTest(unittest.TestCase):
-    def seconds(self, operation: str, algorithm: str, world: World, inner: OneWorldCost | None = None) -> float:
-        return link.declared_cost(operation, algorithm, world, LINK, inner).middle().seconds(world, MIB)
+    def seconds(self, operation: str, algorithm: str, world: World, *inner: CollectiveTimes) -> float:
+        return of_link(operation, algorithm, world, [*inner]).middle.seconds(world, MIB)
 
     def test_the_middle_by_hand(self) -> None:
         latency, rate = math.sqrt(3) * 10e-6, 0.8e9
@@ -50,13 +53,13 @@ class DeclaredTest(unittest.TestCase):
             with self.subTest(f"{operation} by '{algorithm}' on {world}"):
                 true = steps * (latency + sent / rate)
                 self.assertAlmostEqual(self.seconds(operation, algorithm, world) / true, 1, 9)
-        split = self.seconds("all_reduce", "ring", World(4, 2), inside(2)) - self.seconds(
+        split = self.seconds("all_reduce", "ring", World(4, 2), *inside(2)) - self.seconds(
             "all_reduce", "ring", World(4, 2)
         )
         self.assertAlmostEqual(split, MIB * 1e-10)
 
     def test_draws_fill_the_priors(self) -> None:
-        cost = link.declared_cost("all_reduce", "ring", World(2), LINK, None)
+        cost = of_link("all_reduce", "ring", World(2))
         random = np.random.default_rng(1)
         drawn = [cost.draw(random, link.quality(random)) for _ in range(500)]
         for size, least, most in (
@@ -71,7 +74,7 @@ class DeclaredTest(unittest.TestCase):
 
     def test_a_collective_without_known_steps_is_refused(self) -> None:
         with self.assertRaisesRegex(HvdbError, "all_reduce by 'mpi's own'"):
-            link.declared_cost("all_reduce", "mpi's own", World(4), LINK, None)
+            of_link("all_reduce", "mpi's own", World(4))
 
     def test_a_link_needs_both_figures(self) -> None:
         self.assertIsNone(link.declared(None, None))
@@ -94,21 +97,26 @@ class HierarchicalTest(unittest.TestCase):
 
         measured = [CollectiveTimes(World(n, 2), size, np.full(20, true(n, size))) for n in (2, 3, 4) for size in SIZES]
         size, world = 1 << 23, World(64, 2)
-        split = fit("all_reduce", "ring", measured, inside(2)).middle()
+        split = gather("all_reduce", "ring", measured, inside=inside(2)).middle
         self.assertAlmostEqual(split.seconds(world, size) / true(64, size), 1, 6)
-        whole = fit("all_reduce", "ring", measured).middle()
-        self.assertGreater(abs(whole.seconds(world, size) / true(64, size) - 1), 0.05)
-        shm = [cell for same in inside(2).cells.values() for cell in same]
-        with_node = {("all_reduce", "ring"): measured, ("all_reduce", "shm"): shm}
-        found = Fabric("auto", "hierarchical", with_node).cost("all_reduce", "ring", world).middle()
+        whole = gather("all_reduce", "ring", measured).middle
+        self.assertGreater(abs(whole.seconds(world, size) / true(64, size) - 1), 0.01)
+        with_node = {("all_reduce", "ring"): measured, ("all_reduce", "shm"): inside(2)}
+        found = Fabric("auto", "hierarchical", 2, with_node).tables("all_reduce", world)["all_reduce"].middle
         self.assertEqual(found.seconds(world, size), split.seconds(world, size))
         # One node that is slower than several tells nothing about their part inside.
-        self.assertIsNone(fit("all_reduce", "ring", measured, inside(2, 1e-7)).inner)
+        self.assertIsNone(gather("all_reduce", "ring", measured, inside=inside(2, 1e-7)).middle.inner)
 
     def test_a_drawn_split_keeps_the_measured_worlds(self) -> None:
         measured = [CollectiveTimes(World(n, 2), size, np.full(20, 3e-9 * size)) for n in (2, 3, 4) for size in SIZES]
-        drawn = fit("all_reduce", "ring", measured, inside(2)).draw(np.random.default_rng(1))
+        drawn = gather("all_reduce", "ring", measured, inside=inside(2)).draw(np.random.default_rng(1))
         self.assertAlmostEqual(drawn.seconds(World(3, 2), MIB) / (3e-9 * MIB), 1, 6)
+
+
+def middle(fabric: Fabric, world: World, size: float) -> float:
+    """Returns the seconds of an all-reduce of `size` bytes in the middle of all draws."""
+    known = fabric.tables("all_reduce", world)["all_reduce"]
+    return fabric.drawn(known, -1, np.random.default_rng).seconds(world, size)
 
 
 class ChangedTest(unittest.TestCase):
@@ -116,10 +124,9 @@ class ChangedTest(unittest.TestCase):
 
     def changed(self, present: Link | None = None, nodes: tuple[int, ...] = (2, 3, 4), **values: str) -> float:
         """Returns the seconds of a step of 512 KiB on 4 nodes."""
-        fabric = Fabric("auto", "ring over mpi", {("all_reduce", "ring"): cells(nodes=nodes)}, link=present)
+        fabric = Fabric("auto", "ring over mpi", 1, {("all_reduce", "ring"): cells(nodes=nodes)}, link=present)
         wanted = link.change((name.replace("_", "-"), text) for name, text in values.items())
-        middle = fabric.changed(wanted).cost("all_reduce", "ring", World(4)).middle()
-        return middle.seconds(World(4), 1 << 21) / 6
+        return middle(fabric.changed(wanted), World(4), 1 << 21) / 6
 
     def test_the_curve_and_one_world_alike(self) -> None:
         empty, sent = 50e-6, (1 << 19) / 1e9
@@ -137,17 +144,15 @@ class ChangedTest(unittest.TestCase):
 
     def test_a_declared_link_is_another_one(self) -> None:
         fabric = Fabric("auto", "shm", link=LINK).changed(link.change([("link-gbit", "4"), ("oversubscription", "2")]))
-        found = fabric.cost("all_reduce", "ring", World(4)).middle().seconds(World(4), 1 << 40)
-        self.assertAlmostEqual(found / (1.5 * 2**40 / 0.8e9 * 4), 1, 6)
+        self.assertAlmostEqual(middle(fabric, World(4), 1 << 40) / (1.5 * 2**40 / 0.8e9 * 4), 1, 6)
 
     def test_one_node_keeps_its_cost(self) -> None:
         shm = {("all_reduce", "shm"): [CollectiveTimes(World(1, 2), size, np.ones(3)) for size in SIZES]}
-        fabric = Fabric("auto", "shm", shm)
-        changed = fabric.changed(link.change([("link-gbit", "4")]))
-        self.assertIs(changed.cost("all_reduce", "shm", World(1, 2)), fabric.cost("all_reduce", "shm", World(1, 2)))
+        fabric = Fabric("auto", "shm", 2, shm)
+        changed = fabric.changed(link.change([("oversubscription", "4")]))
+        self.assertEqual(middle(changed, World(1, 2), MIB), middle(fabric, World(1, 2), MIB))
 
     def test_the_part_inside_a_node_keeps_its_time(self) -> None:
-        shm = [cell for same in inside(2, 3e-9).cells.values() for cell in same]
         world, size = World(4, 2), 1 << 23
         for nodes in ((2, 3, 4), (4,)):
             ring = [
@@ -155,16 +160,16 @@ class ChangedTest(unittest.TestCase):
                 for n in nodes
                 for s in SIZES
             ]
-            fabric = Fabric("auto", "", {("all_reduce", "ring"): ring, ("all_reduce", "shm"): shm})
-            changed = fabric.changed(link.change([("oversubscription", "4")])).cost("all_reduce", "ring", world)
+            measured = {("all_reduce", "ring"): ring, ("all_reduce", "shm"): inside(2, 3e-9)}
+            changed = Fabric("auto", "", 2, measured).changed(link.change([("oversubscription", "4")]))
             true = 3e-9 * size + 6 * latency_and_rate(4 * size / 8)
-            self.assertAlmostEqual(changed.middle().seconds(world, size) / true, 1, delta=0.01)
+            self.assertAlmostEqual(middle(changed, world, size) / true, 1, delta=0.01)
 
     def test_a_rate_that_nothing_tells(self) -> None:
         barrier = {("barrier", ""): [CollectiveTimes(World(n), 0, np.ones(3)) for n in (2, 3, 4)]}
-        fabric = Fabric("auto", "", barrier).changed(link.change([("link-gbit", "4")]))
+        fabric = Fabric("auto", "", 1, barrier).changed(link.change([("link-gbit", "4")]))
         with self.assertRaisesRegex(TooLittle, "name it by --link-gbit"):
-            fabric.cost("barrier", "", World(8))
+            fabric.tables("barrier", World(8))
 
     def test_what_is_no_change(self) -> None:
         for pairs, text in (
@@ -221,7 +226,7 @@ class ImportedTest(PredictTest):
         self.assertIn("imported", {label["kind"] for label in made["labels"]})
         self.assertRegex(" ".join(made["notes"]), r"osu.txt has one mean for each size: no jitter .* \+- 10 %")
         self.assertEqual([Path(one["file"]).name for one in made["inputs"]], ["a.replay", "a.db", "osu.txt"])
-        out, _ = self.predict(8, *words)
+        out, _ = self.predict(8, *words, "--why")
         self.assertIn("\nimported    all_reduce: 10 cells on 4 nodes", out)
         _, err = self.predict(16, *words, code=3)
         self.assertIn("measured on 0 numbers of nodes", err)
@@ -234,11 +239,11 @@ class ImportedTest(PredictTest):
             ("nccl 2.27.3", "ring", World(1, 2), "nccl"),
         ):
             found = Fabric("auto", plane, stated=stated)
-            self.assertEqual({found.algorithm("all_reduce", size, world) for size in SIZES}, {name})
+            self.assertEqual(found.algorithms("all_reduce", world), {"all_reduce": name})
 
     def test_one_mean_is_no_narrow_band(self) -> None:
         cells = imported.cells(imported.read(f"{self.file(osu())}=4"), "float", 1)["all_reduce"]
-        cost = one_world("all_reduce", "", World(4), cells)
+        cost = gather("all_reduce", "ring", [], cells)
         drawn = [cost.draw(np.random.default_rng(k)).seconds(World(4), MIB) for k in range(200)]
         self.assertAlmostEqual(float(np.std(np.log(drawn))), 0.1, delta=0.02)
 
@@ -285,7 +290,9 @@ class OptionsTest(PredictTest):
         kinds = {label["name"]: label["kind"] for label in made["labels"]}
         self.assertEqual(kinds["link between nodes"], "data sheet")
         self.assertEqual(kinds["what collectives get of the link"], "assumed")
-        self.assertIn("all_reduce between nodes comes from the described link alone", made["rows"][-1]["warnings"])
+        self.assertIn(
+            "all_reduce by 'ring' between nodes comes from the described link alone", made["rows"][-1]["warnings"]
+        )
         self.assertNotIn("link", " ".join(made["rows"][0]["warnings"]))
 
     def test_the_load_on_one_node_may_not_be_that_of_a_network(self) -> None:

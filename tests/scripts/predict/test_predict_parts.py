@@ -12,8 +12,8 @@ from harness import FolderTest, call
 
 from hvdb.base.errors import HvdbError
 from hvdb.predict import profile
-from hvdb.predict.cost import World
 from hvdb.predict.fabric import Fabric, algorithm_that_ran
+from hvdb.predict.steps import World
 
 
 class HostileStoreTest(PredictTest):
@@ -94,20 +94,17 @@ class FabricTest(unittest.TestCase):
 
     def test_what_auto_takes(self) -> None:
         auto = Fabric("auto", "ring over mpi")
-        small, large = 32 << 10, (32 << 10) + 1
-        for operation, size, world, name in (
-            ("all_reduce", large, World(1, 2), "shm"),
-            ("all_reduce", small, World(3), "doubling"),
-            ("all_reduce", large, World(3, 4), "ring"),
-            ("reduce_scatter", small, World(4), "direct"),
-            ("all_gather", small, World(2, 2), "direct"),
-            ("all_gather", large, World(4), "ring"),
+        for fabric, operation, world, names in (
+            (auto, "all_reduce", World(1, 2), {"all_reduce": "shm"}),
+            (auto, "all_reduce", World(3, 4), {"all_reduce": "ring", "small_all_reduce": "doubling"}),
+            (auto, "reduce_scatter", World(4), {"reduce_scatter": "ring", "small_reduce_scatter": "direct"}),
+            (auto, "barrier", World(4), {"barrier": ""}),
+            (Fabric("ring", "ring over mpi"), "all_reduce", World(2), {"all_reduce": "ring"}),
+            (Fabric("mpi", "mpi's own"), "all_reduce", World(2), {"all_reduce": "mpi's own"}),
+            (Fabric("ring", "ring over mpi"), "all_reduce", World(2, 2), {"all_reduce": "flat ring"}),
+            (Fabric("auto", "nccl 2.27"), "all_reduce", World(2), {"all_reduce": "nccl"}),
         ):
-            self.assertEqual(auto.algorithm(operation, size, world), name, (operation, size, world))
-        self.assertEqual(Fabric("ring", "ring over mpi").algorithm("all_reduce", small, World(2)), "ring")
-        self.assertEqual(Fabric("mpi", "mpi's own").algorithm("all_reduce", large, World(2)), "mpi's own")
-        self.assertEqual(Fabric("ring", "ring over mpi").algorithm("all_reduce", large, World(2, 2)), "flat ring")
-        self.assertEqual(Fabric("auto", "nccl 2.27").algorithm("all_reduce", large, World(2)), "nccl")
+            self.assertEqual(fabric.algorithms(operation, world), names, (operation, world))
 
 
 def simulates(program: str) -> bool:

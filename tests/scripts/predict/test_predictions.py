@@ -37,7 +37,7 @@ class ReaderTest(FolderTest):
         file = self.written({**document, "new": [{"key": 1}]})
         read = predictions.read(file)
         self.assertEqual((read.file, read.sha256), (file, hashlib.sha256(file.read_bytes()).hexdigest()))
-        self.assertEqual(read.profile, predictions.Profile("resnet50", "images", 8, "fp32"))
+        self.assertEqual(read.profile, predictions.Profile("resnet50", "images", 8, "fp32", "a"))
         self.assertEqual((read.device, read.ranks_per_node, read.confidence), ("cpu", 2, 0.9))
         self.assertEqual((read.sessions, read.inputs), (("s",), (predictions.Input("a.db", "0" * 64),)))
         self.assertEqual(read.what_ifs[1].hardware, {"link_gbit": 100})

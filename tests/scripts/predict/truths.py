@@ -28,17 +28,19 @@ import numpy as np
 import synthetic_store  # noqa: F401 (finds hvdb)
 
 from hvdb.base.interval import Interval
-from hvdb.predict import cost, draws, profile
-from hvdb.predict.cost import DRIFT, CollectiveTimes, World
-from hvdb.predict.draws import Predictor, Variant
-from hvdb.predict.fabric import BARRIER, SMALL_BYTES, Fabric
+from hvdb.predict import draws, profile
+from hvdb.predict.collective import DRIFT, CollectiveTimes
+from hvdb.predict.draws import Predictor
+from hvdb.predict.fabric import Fabric
 from hvdb.predict.inputs import Inputs, Training
 from hvdb.predict.schedule import MIB, NEGOTIATED, SHARDED, STATIC, Schedule
+from hvdb.predict.steps import BARRIER, World, steps
 from hvdb.read.runs import Fact, Run
 
 PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
 MEASURED = (2, 3, 4)  # nodes with one rank each; training is on the last
 PREDICTED = (4, 8, 64)
+SMALL_BYTES = 32 << 10  # Thresholds of engine/base/thresholds.h
 SIZES = [1 << k for k in range(10, 28)]
 TRUE_STEPS = 2000
 FAR = (4 * draws.ALONE_SPREAD, 4 * draws.EFFICIENCY_SPREAD)
@@ -128,14 +130,14 @@ class Truth:
 
     def seconds(self, operation: str, algorithm: str, nodes: int, size: float) -> float:
         """Returns the time of a collective alone."""
-        count, share = cost.steps(operation, algorithm, World(nodes))
+        form = steps(operation, algorithm, World(nodes))
         key = (operation, algorithm, nodes)
         if key not in self.factors:
             self.factors[key] = math.exp(self.drift * math.log2(nodes) + self.random.normal(0, self.spread))
-        at = size * share
+        at = size * form.share
         bump = 1 + self.bump * math.exp(-((math.log(max(at, 1.0)) - self.bump_at) ** 2) / 4)
-        hidden = cost.hidden_latencies(operation, algorithm, World(nodes)) * self.latency
-        return (count * (self.latency + self.a_byte * at * bump) - hidden) * self.factors[key]
+        hidden = form.hidden * self.latency
+        return (form.count * (self.latency + self.a_byte * at * bump) - hidden) * self.factors[key]
 
     def jitters(self, count: int) -> np.ndarray:
         stalled = self.random.random(count) < self.stalls
@@ -242,12 +244,10 @@ def truth(seed: int, number: int, errors: Errors, folder: Path) -> Truth:
 
 def bands(one: Truth, count: int, steps: int) -> list[Interval]:
     """Returns the predicted bands of PREDICTED, from `count` draws of `steps` steps."""
-    with mock.patch.object(draws, "STEPS", steps), mock.patch.object(draws, "GROUPS", {}):
+    with mock.patch.object(draws, "STEPS", steps):
         made = one.inputs()
         predictor = Predictor(made, Path(PROGRAM), 1, count)
-        variant = Variant("", made)
-        predictor.predict([World(nodes) for nodes in PREDICTED], [variant])
-    return [row.step for row in variant.rows]
+        return [draws.band(predictor.outcome(made, World(nodes)).step) for nodes in PREDICTED]
 
 
 @dataclass

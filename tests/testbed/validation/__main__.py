@@ -2,8 +2,8 @@
 
 network: on a shaped network. A block measures collectives on 2, 3 and 4 nodes and one training session on 4 nodes,
 predicts 12 other runs from them (6 on 4 nodes, 3 on 6 and 3 on 8), writes the prediction, and measures these runs,
-which carry its hash. The 24 blocks are 3 rates x 2 latencies x 4 shares of compute. The communication is real; the
-compute is a recorded step whose times are slept.
+which carry its hash. 24 blocks are 3 rates x 2 latencies x 4 shares of compute; 8 more, at 2 other rates, have runs on
+5 and 7 nodes in place of 6 and 8. The communication is real; the compute is a recorded step whose times are slept.
 
 compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and five
 sessions are measured, four other schedules predicted and then measured.
@@ -43,14 +43,15 @@ from hvnet import network
 from hvnet.formula import Link, ring_seconds
 from hvnet.measure import calibrate
 from hvnet.network import Network, Wiring
-from validation import lookback
+from validation import held_out, lookback
 
 _ROOT = Path(__file__).resolve().parents[3]
 _NOISE = _ROOT / "results/recorded/2026-11-24-collectives/efficiency.db"  # compute times of ResNet-101 on two ranks
-# 25 Mbit/s replaces 200, of which 25 of 48 runs lay inside: results/recorded/2026-11-26-prediction has both.
-RATES, LATENCIES, SHARES = (50.0, 100.0, 25.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
-BLOCKS = len(RATES) * len(LATENCIES) * len(SHARES)
-CALIBRATED, BEYOND = (2, 3, 4), (6, 8)
+RATES, LATENCIES, SHARES = (50.0, 100.0, 200.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
+EVEN = len(RATES) * len(LATENCIES) * len(SHARES)  # blocks with runs on 6 and 8 nodes; those behind them are odd
+ODD_RATES, ODD_SHARES = (33.0, 150.0), (0.8, 1.3)
+BLOCKS = EVEN + len(ODD_RATES) * len(LATENCIES) * len(ODD_SHARES)
+CALIBRATED = (2, 3, 4)
 GRADIENTS = 48  # of the replayed step; those of the recorded one are merged
 COMPUTED = ("resnet50", "vgg16", "inception3")
 _COMPUTED_OPTIONS = ("--image-size", "160", "--batch-size", "2", "--threads", "1", "--learning-rate", "0.0002")
@@ -65,16 +66,25 @@ class Block:
     number: int
 
     @property
+    def is_odd(self) -> bool:
+        return self.number >= EVEN
+
+    @property
+    def beyond(self) -> tuple[int, int]:
+        """The numbers of nodes that are predicted and were not measured."""
+        return (5, 7) if self.is_odd else (6, 8)
+
+    @property
     def rate_mbit(self) -> float:
-        return RATES[self.number % 3]
+        return ODD_RATES[self.number % 2] if self.is_odd else RATES[self.number % 3]
 
     @property
     def latency_us(self) -> float:
-        return LATENCIES[self.number // 3 % 2]
+        return LATENCIES[self.number // 2 % 2] if self.is_odd else LATENCIES[self.number // 3 % 2]
 
     @property
     def share(self) -> float:
-        return SHARES[self.number // 6]
+        return ODD_SHARES[(self.number - EVEN) // 4] if self.is_odd else SHARES[self.number // 6]
 
     @property
     def size(self) -> int:
@@ -95,8 +105,8 @@ class Block:
         """Returns the schedules that are measured on so many nodes. Beyond the calibrated ones a block has a half of
         them on each number of nodes, and two of the four blocks of a link have the other half."""
         every = self.schedules()
-        swapped = (self.number + self.number // (BLOCKS // 2)) % 2
-        return every if nodes in CALIBRATED else every[(nodes == BEYOND[0]) ^ swapped :: 2]
+        swapped = (self.number + self.number // (EVEN // 2) + (self.is_odd and self.number // 4)) % 2
+        return every if nodes in CALIBRATED else every[(nodes == self.beyond[0]) ^ swapped :: 2]
 
 
 def replay_text(recorded: str, block: Block, factors: np.ndarray) -> str:
@@ -211,17 +221,18 @@ class NetworkMeasurement(Measurement):
         self.profile.write_text(replay_text(recorded, self.block, recorded_noise()), encoding="utf-8")
         for nodes in CALIBRATED:
             self._calibrate(nodes)
-        label = self.predict((CALIBRATED[-1], *BEYOND), self.block.schedules()[1:])
-        for nodes in (CALIBRATED[-1], *BEYOND):
+        worlds = (CALIBRATED[-1], *self.block.beyond)
+        label = self.predict(worlds, self.block.schedules()[1:])
+        for nodes in worlds:
             with self._network(nodes) as net:
                 for options in self.block.cells(nodes):
                     words = [*options.split(), "--num-warmup-batches", "2", "--num-iters", "12", "--max-time", "40"]
                     self._bench(net, self.held, *self._training(*words), *label)
-        cells = sum(len(self.block.cells(nodes)) for nodes in (CALIBRATED[-1], *BEYOND))
+        cells = sum(map(len, map(self.block.cells, worlds)))
         return self.judged(self.block.number, Link(self.block.rate_mbit * 1e6, self.block.latency_us / 1e6), cells)
 
     def kind_of(self, ranks: int) -> str:
-        return "beyond" if ranks in BEYOND else "calibrated"
+        return "calibrated" if ranks in CALIBRATED else "beyond"
 
     def _network(self, nodes: int) -> Network:
         switch = self.bench.with_name("shaped_switch")
@@ -296,7 +307,7 @@ def program_commit(measured: Sequence[runs.Run]) -> str:
 def summary(cells: list[dict[str, Any]]) -> list[str]:
     """Returns the lines that sum up all cells: errors, coverage, widths, and the errors of trivial predictors."""
     made = []
-    for kind in predictions.KINDS:
+    for kind in held_out.KINDS:
         mine = [cell for cell in cells if cell["kind"] == kind]
         if not mine:
             continue
@@ -329,7 +340,7 @@ def _read(record: Path, part: str) -> dict[str, Any]:
     """Errors: HvdbError for a damaged record, or one of another part."""
     if not record.exists():
         return {"format": "hvdb-validation", "version": 1, "part": part, "blocks": [], "cells": []}
-    predictions.read_validation(record)
+    held_out.read(record)
     document = json.loads(record.read_text(encoding="utf-8"))
     blocks = document.get("blocks")
     if not isinstance(blocks, list) or not all(isinstance(b, dict) and isinstance(b.get("block"), int) for b in blocks):
@@ -369,7 +380,7 @@ def parser() -> argparse.ArgumentParser:
 def _plot(arguments: argparse.Namespace) -> int:
     from validation import plot  # matplotlib is slow to import
 
-    records = list(map(predictions.read_validation, arguments.files))
+    records = list(map(held_out.read, arguments.files))
     forms = arguments.format or ["png"]
     commands.draw([(plot.draw, (records, arguments.out / f"validation.{form}")) for form in forms])
     return EXIT_GOOD

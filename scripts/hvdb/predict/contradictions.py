@@ -1,0 +1,190 @@
+"""Says which inputs of a prediction disagree with one another. Each line names both, and what to do.
+
+What cannot be true together is refused (require()). What may be true, but is strange, becomes a note (told()).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hvdb.base.errors import HvdbError
+from hvdb.judge.efficiency import CAUTION
+from hvdb.predict.collective import Collective
+from hvdb.predict.draws import Calibration
+from hvdb.predict.fabric import Fabric
+from hvdb.predict.inputs import Inputs, Training
+from hvdb.predict.profile import NOISY, Profile
+from hvdb.predict.steps import nodes_text, title
+
+# Measured rate of large collectives over that of the described link: possible, and not strange.
+POSSIBLE_SHARE, USUAL_SHARE = (0.1, 1.1), (0.5, 1.0)
+POSSIBLE_STEP, USUAL_STEP = 2.0, 1.1  # of the profile over that of the sessions, or the other way round
+APART = 1.3  # of a step of large messages, between two numbers of nodes
+FASTER = 1.5  # a size over a larger one of the same collective
+LOAD = 1.5  # reductions beside compute over the same alone, or the other way round
+EXPOSED = 0.03  # of the step: measured share of exposed communication, and the simulated one
+ASIDE = 0.1  # of a session, from the median of the others
+MISSED = 0.1  # logarithm of the measured step over the simulated one
+NEGATIVE = -0.02  # interference
+EARLY = 0.01  # of backward: when the last gradient is ready
+
+
+def require(made: Inputs) -> None:
+    """Errors: HvdbError for inputs that cannot be true together."""
+    profile, session = made.profile, made.middle().alone
+    ratio = made.recorded / session
+    if not 1 / POSSIBLE_STEP <= ratio <= POSSIBLE_STEP:
+        raise HvdbError(
+            f"{profile.file}: the profile's step takes {made.recorded:.4g} s, and one rank alone took {session:.4g} s "
+            f"in {_sessions(made)}: they are not of one training; record the profile again (--record-replay)"
+        )
+    if made.fabric.link and (rate := made.fabric.measured_rate()):
+        gbit, described = 8e-9 * rate, made.fabric.link.gbit
+        low, high = POSSIBLE_SHARE
+        if not low * described <= gbit <= high * described:
+            raise HvdbError(
+                f"--link-gbit {described:g}: collectives got {gbit:.3g} Gbit/s of the link on "
+                f"{nodes_text(_measured_worlds(made.fabric))}: one of the two is of another network"
+            )
+
+
+def told(made: Inputs, calibration: Calibration) -> list[str]:
+    """Returns a line for each strange thing."""
+    return [
+        *_of_profile(made.profile, made),
+        *_of_sessions(made),
+        *_of_link(made.fabric),
+        *(line for known in _used(made) for line in _of_collective(known)),
+        *_of_calibration(made, calibration),
+    ]
+
+
+def _sessions(made: Inputs) -> str:
+    return f"the sessions {', '.join(session.full.session_uuid[:8] for session in made.sessions[:3])}"
+
+
+def _measured_worlds(fabric: Fabric) -> list:
+    return [cell.world for cells in fabric.cells.values() for cell in cells if cell.world.nodes > 1]
+
+
+def _used(made: Inputs) -> Iterator[Collective]:
+    """Yields what is known of collectives between nodes that the training uses."""
+    for operation, algorithm in sorted(made.fabric.cells):
+        if operation in made.operations:
+            yield made.fabric.known(operation, algorithm)
+
+
+def _of_profile(profile: Profile, made: Inputs) -> Iterator[str]:
+    ratio = made.recorded / made.middle().alone
+    if not 1 / USUAL_STEP <= ratio <= USUAL_STEP:
+        yield (
+            f"the profile's step takes {made.recorded:.4g} s, and one rank alone {made.middle().alone:.4g} s in "
+            f"{_sessions(made)}; the sessions' time is used"
+        )
+    if profile.ready < EARLY * profile.backward_end and profile.gradients > 1:
+        yield f"{profile.file}: all gradients are ready as the step begins, so all reductions are taken for hidden"
+    if profile.spread > NOISY:
+        yield (
+            f"{profile.file}: a tenth of the recorded steps took {100 * profile.spread:.0f} % longer than others; "
+            "record where nothing else runs"
+        )
+
+
+def _of_sessions(made: Inputs) -> Iterator[str]:
+    figures = [session.figures() for session in made.sessions]
+    for session, own in zip(made.sessions, figures, strict=True):
+        short = session.full.session_uuid[:8]
+        if own.compute / own.alone - 1 < NEGATIVE:
+            yield (
+                f"session {short}: ranks among others were {100 * (1 - own.compute / own.alone):.1f} % faster than one "
+                "alone, so efficiencies above 100 % are possible; was the machine busy while one rank ran alone?"
+            )
+        for run in (session.solo, session.full):
+            cautions = [fact.value for key, fact in sorted(run.provenance.items()) if key.startswith(CAUTION)]
+            yield from (f"session {short}: {text}" for text in dict.fromkeys(cautions))
+    if len(figures) < 3:
+        return
+    for what, values in (
+        ("one rank alone", [one.alone for one in figures]),
+        ("ranks without reductions", [one.compute for one in figures]),
+        ("reductions of a step", [one.reduce for one in figures]),
+    ):
+        yield from _outliers(made.sessions, what, values)
+
+
+def _outliers(sessions: Sequence[Training], what: str, values: Sequence[float]) -> Iterator[str]:
+    for place, session in enumerate(sessions):
+        others = np.median([*values[:place], *values[place + 1 :]])
+        alike = [other for k, other in enumerate(sessions) if k != place and other.world == session.world]
+        if len(alike) >= 2 and others > 0 and abs(values[place] / others - 1) > ASIDE:
+            yield (
+                f"session {session.full.session_uuid[:8]}: {what} took {1e3 * values[place]:.4g} ms, and "
+                f"{1e3 * others:.4g} ms in the others; leave its store out if the machine was busy"
+            )
+
+
+def _of_link(fabric: Fabric) -> Iterator[str]:
+    if not fabric.link:
+        return
+    if rate := fabric.measured_rate():
+        gbit, described = 8e-9 * rate, fabric.link.gbit
+        low, high = USUAL_SHARE
+        if not low * described <= gbit <= high * described:
+            yield (
+                f"--link-gbit {described:g}: collectives got {gbit:.3g} Gbit/s of the link, "
+                f"{100 * gbit / described:.0f} % of it"
+            )
+
+
+def _of_collective(known: Collective) -> Iterator[str]:
+    what = title(known.operation, known.algorithm)
+    for world, cells in known.times.items():
+        sizes = [*cells]
+        medians = [float(np.median([np.median(cell.samples) for cell in same])) for same in cells.values()]
+        for place, median in enumerate(medians[:-1]):
+            if median > FASTER * min(medians[place + 1 :]):
+                fastest = min(medians[place + 1 :])
+                larger = sizes[medians.index(fastest)]
+                yield (
+                    f"{what} on {world.nodes} nodes: {sizes[place]} bytes took {1e3 * median:.4g} ms, longer than "
+                    f"{larger} bytes ({1e3 * fastest:.4g} ms): measure it again where nothing else runs"
+                )
+                break
+    if len(known.times) > 1 and known.operation != "barrier":
+        slowest = {world: _of_large_steps(known, world) for world in known.times}
+        fast, slow = min(slowest, key=slowest.__getitem__), max(slowest, key=slowest.__getitem__)
+        if slowest[fast] and slowest[slow] > APART * slowest[fast]:
+            ratio = slowest[slow] / slowest[fast]
+            yield (
+                f"{what}: a large step takes {ratio:.2g} times as long on {slow.nodes} nodes as on {fast.nodes}: are "
+                "both of one network?"
+            )
+
+
+def _of_large_steps(known: Collective, world: object) -> float:
+    """Returns the seconds of the largest step that all worlds have measured; 0 if there is none."""
+    curves = known.step_curves()
+    common = min(float(curve.bytes[-1]) for curve in curves.values())
+    return curves[world].at(common) if all(curve.covers(common) for curve in curves.values()) else 0.0
+
+
+def _of_calibration(made: Inputs, calibration: Calibration) -> Iterator[str]:
+    if any(abs(math.log(missed)) > MISSED for missed in calibration.missed if missed):
+        yield (
+            "a measured step is far from the simulation of its own figures: something that is not simulated takes much "
+            "of it, so do not trust this prediction"
+        )
+    if not 1 / LOAD <= calibration.load <= LOAD:
+        yield (
+            f"reductions took {calibration.load:.2g} times as long in the training as hvd_bench coll promises: were "
+            "both measured on the same machine, as busy as before?"
+        )
+    hidden = float(np.median([share for share in calibration.hidden if share is not None] or [0.0]))
+    if abs(hidden) > EXPOSED:
+        yield (
+            f"{_sessions(made)} had {100 * abs(hidden):.1f} % of their step {'more' if hidden > 0 else 'less'} exposed "
+            "communication than the profile's gradients let expect: are they of one training?"
+        )
