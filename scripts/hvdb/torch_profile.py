@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdb.base import whole_file
 from hvdb.base.errors import HvdbError
-from hvdb.predict import profile
+from hvdb.read import replay_profile
 
 if TYPE_CHECKING:
     import torch
@@ -155,7 +155,7 @@ def first_length(batch: Any, depth: int = 20) -> int | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join([*map(profile.clean, names[:3]), *(["..."] if len(names) > 3 else [])])
+    return ", ".join([*map(replay_profile.clean, names[:3]), *(["..."] if len(names) > 3 else [])])
 
 
 def _processor() -> str:
@@ -368,9 +368,9 @@ def _record_steps(
     return found[warmup:]
 
 
-def _as_step(order: Sequence[int], marks: Mapping[int, tuple[float, float]]) -> profile.Step:
+def _as_step(order: Sequence[int], marks: Mapping[int, tuple[float, float]]) -> replay_profile.Step:
     update = marks[_UPDATED][1] - marks[_UPDATE][1] if _UPDATED in marks else 0.0
-    return profile.Step(
+    return replay_profile.Step(
         submit=[marks[i][0] for i in order],
         ready=[marks[i][1] for i in order],
         forward=marks[_FORWARD][1],
@@ -408,43 +408,43 @@ def record(
     """
     torch = _import_torch()
     file = _target(path)
-    most = profile.MAX_STEPS
+    most = replay_profile.MAX_STEPS
     steps, warmup = _whole(steps, "steps", most), _whole(warmup, "warmup", most)
     accumulate = _whole(accumulate, "accumulate", most)
     if name is not None and not isinstance(name, str):
         raise HvdbError(f"name {name!r:.40}: must be a text")
-    units = None if units is None else _whole(units, "units", profile.MAX_UNITS)
+    units = None if units is None else _whole(units, "units", replay_profile.MAX_UNITS)
     length = first_length(batch) if units is None else None
     if units is None and not length:
         raise HvdbError("the batch has no tensor whose length could be the number of units: give units=")
     training = _Training(torch, model, batch, loss, optimizer, accumulate)
     on_gpu = training.device.type == "cuda"
     where = torch.cuda.get_device_name(training.device) if on_gpu else _processor()
-    header = profile.Header(
-        model=profile.model_name(name or file.stem),
+    header = replay_profile.Header(
+        model=replay_profile.model_name(name or file.stem),
         unit=unit,
         units_per_step=(length or 0) * accumulate if units is None else units,
         device=f"PyTorch {torch.__version__} with {torch.get_num_threads()} thread(s) on {where}",
         compute_type=compute_type or "fp32",
         source_run=f"none (recorded from PyTorch {torch.__version__})",
     )
-    profile.check_header(header)
+    replay_profile.check_header(header)
     with training.restored():
         found_type = training.look()
         header = dataclasses.replace(header, compute_type=compute_type or _TYPES.get(found_type, found_type))
         sizes = [(parameter_name, parameter.numel()) for parameter_name, parameter in training.named]
-        trial = profile.Step([1 / 3] * len(sizes), [1 / 3] * len(sizes), 1 / 3, 1 / 3, 1 / 3)
-        profile.text(header, sizes, [trial])  # refuses what no reader takes before the steps are run
+        trial = replay_profile.Step([1 / 3] * len(sizes), [1 / 3] * len(sizes), 1 / 3, 1 / 3, 1 / 3)
+        replay_profile.text(header, sizes, [trial])  # refuses what no reader takes before the steps are run
         clock = DeviceClock(torch.cuda, training.device) if on_gpu else HostClock()
         found = _record_steps(training, clock, warmup - (optimizer is None), steps)  # look() made a step without update
     order = sorted((i for i in found[-1] if i >= 0), key=lambda i: found[-1][i])
     recorded = [_as_step(order, marks) for marks in found]
     notes = training.notes({sizes[i][0] for i in order})
-    if (spread := profile.spread([step.backward_end for step in recorded])) > profile.NOISY:
+    if (spread := replay_profile.spread([step.backward_end for step in recorded])) > replay_profile.NOISY:
         notes.append(
             f"a tenth of the steps took {100 * spread:.0f} % longer than others; record where nothing else runs"
         )
-    made = profile.text(header, [sizes[i] for i in order], recorded)
+    made = replay_profile.text(header, [sizes[i] for i in order], recorded)
     try:
         whole_file.write_text(file, made)
     except OSError as error:

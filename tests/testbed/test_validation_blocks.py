@@ -9,8 +9,7 @@ import numpy as np
 from harness import TESTBED, FolderTest, execute
 from synthetic_store import SessionSpec, make
 
-from hvdb.predict import profile
-from hvdb.read import runs
+from hvdb.read import replay_profile, runs
 from validation import __main__ as validate
 from validation import lookback
 from validation.__main__ import BLOCKS, EVEN, Block
@@ -55,7 +54,7 @@ class BlockTest(FolderTest):
             recorded = (lookback.PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
             file = self.folder / "a.replay"
             file.write_text(validate.replay_text(recorded, block, noise), encoding="utf-8")
-            made = profile.read(file)
+            made = replay_profile.read(file)
             self.assertEqual(4 * made.elements, block.size)
             self.assertLessEqual(made.gradients, validate.GRADIENTS)
             # By the formula, reductions of all bytes on 8 nodes take `share` of the compute.

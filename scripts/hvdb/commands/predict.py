@@ -11,11 +11,11 @@ from pathlib import Path
 from hvdb.base import data, edge, printable, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
-from hvdb.predict import draws, imported, inputs, judge, link, prediction, profile, remarks, report, what_if
+from hvdb.predict import draws, imported, inputs, judge, link, prediction, remarks, report, what_if
 from hvdb.predict.imported import Added
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.steps import World
-from hvdb.read import predictions, runs
+from hvdb.read import predictions, replay_profile, runs
 from hvdb.run import rerun
 from hvdb.show import tables
 
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(asked) > MAX_WHAT_IFS:
         raise HvdbError(f"{len(asked)} what-ifs, and at most {MAX_WHAT_IFS} are possible")
     parsed = list(map(what_if.parse, asked))
-    recording = profile.read(recorded)
+    recording = replay_profile.read(recorded)
     with progress.shown("reading the stores") as step:
         stored = runs.load(arguments.stores, step)
     made = inputs.gather(recording, arguments.stores, stored, added)

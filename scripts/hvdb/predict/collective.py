@@ -170,6 +170,8 @@ class Collective:
         if self.link:
             self.steps(world)
             return
+        if len(self.times) >= MIN_WORLDS:
+            raise TooLittle(f"{what}: no two worlds have steps of equal bytes: measure the same sizes on all of them")
         if not are_known(self.operation, self.algorithm):
             steps(self.operation, self.algorithm, world)
         if self.few:
@@ -187,7 +189,7 @@ class Collective:
         """Errors: HvdbError if a changed link cannot be applied on `world`."""
         if world in self.opaque and any(cell.imported for same in self.opaque[world].values() for cell in same):
             raise HvdbError("a link can be changed below imported collectives only if --algorithm says their steps")
-        self.steps(world)
+        steps(self.operation, self.algorithm, world)
 
     def covers(self, world: World, size: float) -> bool:
         """Returns True if this message on `world`, or a step of as many bytes, was measured, or lies between two that
@@ -212,7 +214,8 @@ class Collective:
         inner = _message(self.inside, random) if self._is_split else None
         measured = {world: _between(_message(cells, random), inner) for world, cells in self.times.items()}
         if not self.spread:
-            a_step = (self._described(of_link),) * 2 if self.link else ()
+            described = self.link and (are_known(self.operation, self.algorithm) or self.algorithm == "nccl")
+            a_step = (self._described(of_link),) * 2 if described else ()
             drift = 0.0
         elif random is None:
             a_step, drift = self._other_kind(self._pooled(measured), math.sqrt(ODD[0] * ODD[1])), self.spread.drift
@@ -269,7 +272,7 @@ class Collective:
 
     @functools.cached_property
     def spread(self) -> Spread | None:
-        """None if too few worlds were measured. Errors: TooLittle if their sizes do not meet."""
+        """None if too few worlds were measured, or their sizes do not meet."""
         if len(self.times) < MIN_WORLDS:
             return None
         inner = _message(self.inside) if self._is_split else None
@@ -284,7 +287,7 @@ class Collective:
             freedom += np.maximum(known - 1, 0)
             nodes[odd == kind] -= nodes[odd == kind].mean() if len(mine) else 0.0
         if not freedom.any():
-            raise TooLittle("no two worlds have steps of equal bytes: measure the same sizes on all of them")
+            return None
         apart = _apart(grid, from_mean, freedom)
         # The weight of a size in the mean of a whole curve.
         known = np.where(np.isnan(from_mean) | (freedom == 0), 0.0, 1 / (apart**2 + DRIFT**2))

@@ -16,8 +16,8 @@ from hvdb.predict.collective import Collective
 from hvdb.predict.draws import Calibration
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.inputs import Inputs, Training
-from hvdb.predict.profile import NOISY, Profile
 from hvdb.predict.steps import nodes_text, title
+from hvdb.read.replay_profile import NOISY, Profile
 
 # Measured rate of large collectives over that of the described link: possible, and not strange.
 POSSIBLE_SHARE, USUAL_SHARE = (0.1, 1.1), (0.5, 1.0)

@@ -17,12 +17,12 @@ from hvdb.predict import fabric
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.imported import Added
 from hvdb.predict.noise import BLOCK
-from hvdb.predict.profile import Profile
 from hvdb.predict.schedule import NEGOTIATED, Schedule, of_run
 from hvdb.predict.steps import BARRIER, World, nodes_text
 from hvdb.read import coll_samples, runs
 from hvdb.read.coll_samples import CollSession
 from hvdb.read.predictions import ASSUMED, MEASURED, Label
+from hvdb.read.replay_profile import Profile
 from hvdb.read.runs import UNKNOWN, Run
 
 PHASES = ("solo", "none", "full")

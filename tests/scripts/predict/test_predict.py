@@ -152,8 +152,8 @@ class OneNodeTest(PredictTest):
         self.assertRegex(
             said,
             r"^PREDICTED, not measured: resnet101 \(fp32, 8 images a step, static\) on 1 node of 2 ranks: efficiency "
-            r"89\.\d \[.*\] %, 14\.\d+ \[.*\] images/s\. It rests on 1 session of training on 1 node and on collectives "
-            r"of 1 node; the band holds 90 % of the draws\. Of other schedules, .* gain anything\.$",
+            r"89\.\d \[.*\] %, 14\.\d+ \[.*\] images/s\. It rests on 1 session of training on 1 node and on "
+            r"collectives of 1 node; the band holds 90 % of the draws\. Of other schedules, .* gain anything\.$",
         )
         self.assertIn("--why: where the inputs come from, 0 warnings", out)
         self.assertLessEqual(max(map(len, lines[: lines.index("") + 5])), 100)

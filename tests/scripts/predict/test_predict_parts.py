@@ -11,9 +11,9 @@ from test_predict import ELEMENTS, REAL, PredictTest, collectives, profile_text,
 from harness import FolderTest, call
 
 from hvdb.base.errors import HvdbError
-from hvdb.predict import profile
 from hvdb.predict.fabric import Fabric, algorithm_that_ran
 from hvdb.predict.steps import World
+from hvdb.read import replay_profile
 
 
 class HostileStoreTest(PredictTest):
@@ -40,11 +40,11 @@ class ProfileTest(FolderTest):
     def test_both_versions(self) -> None:
         file = self.folder / "a.replay"
         file.write_text(profile_text("r"), encoding="utf-8")
-        second = profile.read(file)
+        second = replay_profile.read(file)
         self.assertEqual((second.unit, second.units_per_step, second.elements), ("images", 8, ELEMENTS))
         text = profile_text("r").replace("replay 2", "replay 1").replace("unit images\nunits_per_step", "batch_size")
         file.write_text(text.replace("update_", "image_size 224\nforward_seconds 0\nupdate_"), encoding="utf-8")
-        first = profile.read(file)
+        first = replay_profile.read(file)
         self.assertEqual(first.step, second.step)
         self.assertEqual((first.unit, first.units_per_step), ("images", 8))
 
@@ -73,10 +73,10 @@ class ProfileTest(FolderTest):
                 file = self.folder / "bad.replay"
                 file.write_text(good.replace(old, new), encoding="utf-8")
                 with self.assertRaisesRegex(HvdbError, text) as caught:
-                    profile.read(file)
+                    replay_profile.read(file)
                 self.assertLess(len(str(caught.exception)), 400)
         with self.assertRaisesRegex(HvdbError, "not a file"):
-            profile.read(self.folder)
+            replay_profile.read(self.folder)
 
 
 class FabricTest(unittest.TestCase):

@@ -28,13 +28,14 @@ import numpy as np
 import synthetic_store  # noqa: F401 (finds hvdb)
 
 from hvdb.base.interval import Interval
-from hvdb.predict import draws, profile
+from hvdb.predict import draws
 from hvdb.predict.collective import DRIFT, CollectiveTimes
 from hvdb.predict.draws import Predictor
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.inputs import Inputs, Training
 from hvdb.predict.schedule import MIB, NEGOTIATED, SHARDED, STATIC, Schedule
 from hvdb.predict.steps import BARRIER, World, steps
+from hvdb.read import replay_profile
 from hvdb.read.runs import Fact, Run
 
 PROGRAM = os.environ.get("HVD_BENCH", "hvd_bench")
@@ -232,7 +233,7 @@ class Truth:
     def inputs(self) -> Inputs:
         sessions = [self.training() for _ in range(self.sessions)]
         fabric = self.fabric()
-        return Inputs(profile.read(self.profile), sessions, [], fabric, self.schedule, 0.0, (0.0, 0.0), [], [])
+        return Inputs(replay_profile.read(self.profile), sessions, [], fabric, self.schedule, 0.0, (0.0, 0.0), [], [])
 
 
 def truth(seed: int, number: int, errors: Errors, folder: Path) -> Truth:

@@ -18,7 +18,7 @@ from synthetic_store import REPOSITORY
 
 from hvdb import torch_profile
 from hvdb.base.errors import HvdbError
-from hvdb.predict import profile
+from hvdb.read import replay_profile
 from hvdb.torch_profile import record
 
 try:
@@ -153,7 +153,7 @@ class NetworksTest(TorchTest):
         self.assertEqual(found[-1][0], "tokens.weight", "the embedding is used first, so its gradient is ready last")
         self.assertEqual((made.gradients, made.elements), (28, sum(p.numel() for p in model.parameters())))
         self.assertEqual([time for *_, time in found], sorted(time for *_, time in found))
-        read = profile.read(self.file)
+        read = replay_profile.read(self.file)
         self.assertEqual(
             (read.model, read.unit, read.units_per_step, read.compute_type), ("net", "sequences", 4, "fp32")
         )
@@ -253,7 +253,7 @@ class WaysToTrainTest(TorchTest):
     def test_accumulation_counts_the_last_pass(self) -> None:
         made = self.record(self.net, accumulate=3)
         self.assertTrue(all(made.forward < time < made.backward_end for *_, time in gradients(self.file)))
-        self.assertEqual((made.gradients, profile.read(self.file).units_per_step), (4, 18))
+        self.assertEqual((made.gradients, replay_profile.read(self.file).units_per_step), (4, 18))
 
     def test_checkpointed_parts(self) -> None:
         from torch.utils.checkpoint import checkpoint
@@ -311,9 +311,9 @@ class WaysToTrainTest(TorchTest):
     def test_batches_of_any_kind(self) -> None:
         loss = lambda model, batch: squares(model, batch["x"])  # noqa: E731
         self.record(self.net, loss, batch={"x": self.batch, "y": "text"})
-        self.assertEqual(profile.read(self.file).units_per_step, 6)
+        self.assertEqual(replay_profile.read(self.file).units_per_step, 6)
         self.record(self.net, lambda model, make: squares(model, make()), batch=lambda: self.batch, units=2)
-        self.assertEqual(profile.read(self.file).units_per_step, 2)
+        self.assertEqual(replay_profile.read(self.file).units_per_step, 2)
 
     def test_names(self) -> None:
         model = nn.ModuleDict({"a b": nn.Linear(4, 2), "a_b": nn.Linear(4, 2), "<i>\n": nn.Linear(4, 2)})
@@ -321,7 +321,7 @@ class WaysToTrainTest(TorchTest):
         self.record(model, loss, name="my <net>")
         names = {name for name, *_ in gradients(self.file)}
         self.assertEqual(names, {"a_b.weight", "a_b.bias", "a_b.weight:2", "a_b.bias:2", "_i_.weight", "_i_.bias"})
-        self.assertRegex(profile.read(self.file).model, "^my_net_-[0-9a-f]{8}$")
+        self.assertRegex(replay_profile.read(self.file).model, "^my_net_-[0-9a-f]{8}$")
 
 
 class AfterwardsTest(TorchTest):

@@ -30,9 +30,8 @@ from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.base.interval import Interval
 from hvdb.judge import ring_model
 from hvdb.judge.efficiency import BACKWARD_SHARE
-from hvdb.predict import profile
 from hvdb.predict.schedule import simulated
-from hvdb.read import published
+from hvdb.read import published, replay_profile
 from hvdb.read.published import PublishedPoint
 
 # Draws lie evenly in these ranges. rate: part of the line rate. latency: seconds of a step of the ring. slowdown: of
@@ -84,9 +83,9 @@ class Lookback:
         self.program, self.profiles, self.seed = program, profiles, seed
         self.alone = {(p.setup, p.model): p.images_per_second for p in points if p.gpus == 1}
 
-    def profile(self, point: PublishedPoint) -> profile.Profile:
+    def profile(self, point: PublishedPoint) -> replay_profile.Profile:
         """Returns the profile of the point's network."""
-        return profile.read(self.profiles / f"{Path(point.model).name}-fp16.txt")
+        return replay_profile.read(self.profiles / f"{Path(point.model).name}-fp16.txt")
 
     def inputs(self, point: PublishedPoint) -> ring_model.Inputs:
         """Returns what is published of the cluster. Errors: HvdbError for figures that no cluster has."""
