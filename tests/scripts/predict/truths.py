@@ -63,6 +63,7 @@ class Errors:
     sessions: tuple[float, float] = (draws.ALONE_SPREAD, draws.EFFICIENCY_SPREAD)
     count: tuple[int, ...] = (1, 2)  # sessions, of training and of collectives
     samples: tuple[int, ...] = (10, 20, 40)  # of a collective in a session
+    steps: tuple[int, int] = (40, 100)  # of a session, from and below
 
 
 # The first kind has only errors that the band knows.
@@ -182,7 +183,7 @@ class Truth:
 
     def training(self) -> Training:
         """Returns what a session on the largest of the measured worlds would have stored."""
-        nodes, steps = MEASURED[-1], int(self.random.integers(40, 100))
+        nodes, steps = MEASURED[-1], int(self.random.integers(*self.errors.steps))
         compute, together = self.session_factors()
         spell = np.exp(self.correlated((steps,), self.spells)) * compute
         alone = self.pace(1, steps)[0] * spell
