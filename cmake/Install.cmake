@@ -44,8 +44,10 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/hvd_bench-config.cmake"
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/hvd_bench"
         COMPONENT engine)
 
-# The program looks for the recorded steps in share beside its folder (bench/world/shipped_steps.cpp), so that a user
-# can move the prefix, and a build finds them as an installation does.
+# The program looks in share beside its folder for the recorded steps (bench/world/shipped_steps.cpp), and in lib for
+# the modules for MPI (engine/comm/mpi/library.cpp), so that a user can move the prefix, and a build finds them as an
+# installation does. Nobody links the modules, so they lie in lib where libraries go to lib64.
+cmake_path(SET modules_dir NORMALIZE "${CMAKE_INSTALL_BINDIR}/../lib/hvd_bench")
 set(steps_from_bin ../share/hvd_bench/steps)
 cmake_path(SET steps_dir NORMALIZE "${CMAKE_INSTALL_BINDIR}/${steps_from_bin}")
 set(step_files "")
@@ -58,6 +60,6 @@ install(FILES ${step_files} DESTINATION "${steps_dir}" COMPONENT program)
 if(TARGET hvd_bench)
   install(TARGETS hvd_bench RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
   foreach(abi IN LISTS HVD_MPI_ABIS)
-    install(TARGETS hvd_mpi_${abi} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/hvd_bench" COMPONENT program)
+    install(TARGETS hvd_mpi_${abi} LIBRARY DESTINATION "${modules_dir}" COMPONENT program)
   endforeach()
 endif()

@@ -17,7 +17,6 @@ endfunction()
 # HVD_MPI_INCLUDE_<abi>; and if CMake finds an MPI, HVD_MPI_ABI and HVD_MPI_LIBRARY, the file that a program loads. An MPI
 # of another ABI, such as Spectrum MPI, has the ABI "own".
 macro(hvd_find_mpi)
-  include(GNUInstallDirs)  # CMAKE_INSTALL_FULL_LIBDIR
   find_package(MPI COMPONENTS CXX QUIET)
   set(HVD_MPI_ABIS "")
   set(HVD_MPI_ABI "")

@@ -13,7 +13,8 @@ endif()
 # Warnings and sanitizers apply only to our own code and are not exported.
 add_library(hvd_strict INTERFACE)
 # Without -ffp-contract=off, compilers turn a * b + c into one instruction where every processor has it, as on Arm. Its
-# rounding differs: ranks, vector levels (engine/base/at_level.h) and references in the tests must compute the same bits.
+# rounding differs: ranks, vector levels (engine/base/at_level.h) and references in the tests must compute the same
+# bits.
 target_compile_options(hvd_strict INTERFACE -ffp-contract=off
   # Paths in programs begin at the checkout, so that builds do not depend on where it is, and checkouts share ccache.
   "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
@@ -81,9 +82,9 @@ function(hvd_add_executable name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
 endfunction()
 
-# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s] [COMPUTES_LITTLE]): a GoogleTest program and its ctest entry. If
-# CMAKE_UNITY_BUILD is on, the SOURCES form one translation unit, so that the compiler parses GoogleTest and our headers
-# once. Each source must therefore have its own namespace.
+# hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s] [COMPUTES_LITTLE]): a GoogleTest program and its
+# ctest entry. If CMAKE_UNITY_BUILD is on, the SOURCES form one translation unit, so that the compiler parses GoogleTest
+# and our headers once. Each source must therefore have its own namespace.
 function(hvd_add_test name)
   cmake_parse_arguments(arg "COMPUTES_LITTLE" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   hvd_add_executable(${name} ${arg_SOURCES})

@@ -124,8 +124,7 @@ void collect_build(Collector& facts) {
   facts.record("git.commit", std::string(build.git_commit));
   facts.record("git.state", std::string(build.git_state));
   facts.record("build.binary_hash", binary_hash());
-  std::error_code ignored;
-  facts.record("build.binary", fs::read_symlink("/proc/self/exe", ignored).string());
+  facts.record("build.binary", program_file());
   facts.result("build.compiler", std::string(build.compiler));
   facts.result("build.flags", std::string(build.flags));
   facts.result("build.type", std::string(build.build_type));

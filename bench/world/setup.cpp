@@ -247,7 +247,7 @@ RecordedStep read_replay(const std::string& named) {
   }
   const std::optional<std::string> text = read_file(path);
   if (!text) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
-  return {models::parse_replay(*text, path), hex64(Hasher().bytes(std::as_bytes(std::span(*text))).value())};
+  return {models::parse_replay(*text, path), hex64(Hasher().bytes(std::as_bytes(std::span(*text))).value()), path};
 }
 
 std::string_view Setup::device_name() const {

@@ -66,6 +66,7 @@ struct Setup : TrainingChoices {
 struct RecordedStep {
   models::ReplayProfile profile;
   std::string hash;
+  std::string file;  ///< the path of the file that was read
 };
 /// Reads the profile that `named` means, a file or a step that ships (step_file()). Errors: io if the file cannot be
 /// read; invalid_argument for a malformed text.

@@ -10,6 +10,7 @@
 
 #include "bench/world/values.h"
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 
 namespace hvd::bench {
 namespace {
@@ -29,7 +30,7 @@ bool ships(const std::string& named) {
 std::string step_file(const std::string& named) {
   std::error_code ignored;
   if (ships(named)) {
-    const fs::path bin = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+    const fs::path bin = fs::path(program_file()).parent_path();
     const fs::path file = bin.parent_path() / "share/hvd_bench/steps" / (named + ".replay");
     if (fs::exists(file, ignored)) return file.string();
     throw Error(Errc::kIo, fmt::format("{}: this recorded step ships with hvd_bench, but {} is not there; install "

@@ -38,6 +38,11 @@ NewFile create_beside(const std::string& path) {
 
 }  // namespace
 
+std::string program_file() {
+  std::error_code absent;
+  return std::filesystem::read_symlink("/proc/self/exe", absent).string();
+}
+
 int write_all(int descriptor, std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());

@@ -16,6 +16,10 @@ std::optional<std::string> read_file(const std::string& path);
 /// Errors: io, naming the file; the errors of require_replaceable().
 void replace_file(const std::string& path, std::string_view text);
 
+/// Returns the path of this process's program as the kernel names it: links are followed, and " (deleted)" is behind
+/// the name of a file that has been removed or replaced. Empty if /proc cannot be read.
+std::string program_file();
+
 /// Returns 0, or errno of the write that failed.
 int write_all(int descriptor, std::string_view text) noexcept;
 

@@ -4,6 +4,7 @@ must store the samples that it has taken, and mark itself incomplete in the stor
 import os
 import pathlib
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -258,7 +259,10 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "HVD_MAX_CPU_ISA is AVX2 on rank 0", "SSE2 on rank 1")
 
     def test_programs_differ_in_bytes_alone(self) -> None:
-        other = self.folder / "hvd_bench"
+        other = self.folder / "bin" / "hvd_bench"
+        other.parent.mkdir()
+        modules = pathlib.Path(PROGRAM).resolve().parents[1] / "lib" / "hvd_bench"  # through which it calls MPI
+        shutil.copytree(modules, self.folder / "lib" / "hvd_bench")
         other.write_bytes(pathlib.Path(PROGRAM).read_bytes() + b" ")
         other.chmod(0o755)
         result = execute(per_rank([PROGRAM, *TINY, "--no-db"], [str(other), *TINY, "--no-db"])).ended_with(0)

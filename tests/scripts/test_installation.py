@@ -96,7 +96,8 @@ class Installed:
             else:
                 shutil.copy(path, source / name)
         options = ("-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_MICROBENCH=OFF", "-DHVD_WITH_CUDA=OFF")
-        self.run("cmake", "-S", source, "--preset", "release", "-B", build, *options)
+        as_on_fedora = "-DCMAKE_INSTALL_LIBDIR=lib64"
+        self.run("cmake", "-S", source, "--preset", "release", "-B", build, *options, as_on_fedora)
         (build / "bin").mkdir(exist_ok=True)
         shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # saves a build of the program under test
         if (modules := PROGRAM.parents[1] / "lib" / "hvd_bench").is_dir():  # through which it calls MPI
@@ -142,6 +143,17 @@ def in_both(check: Callable[[unittest.TestCase, Path, Path], None]) -> Callable[
                 check(case, place / "bin" / "hvdb", Path(folder))
 
     return test
+
+
+class ProgramTest(unittest.TestCase):
+    """The program as installed below a prefix, after its build is gone."""
+
+    def test_it_finds_its_modules_for_mpi(self) -> None:
+        if not (PROGRAM.parents[1] / "lib" / "hvd_bench").is_dir():
+            self.skipTest("needs the modules for MPI")
+        said = HERE.run("hvd_bench", "doctor", code=None).stdout
+        self.assertNotIn("the module that calls it could not be loaded", said)
+        self.assertRegex(said, r"ok +MPI ")
 
 
 class CommandTest(unittest.TestCase):

@@ -14,7 +14,6 @@
 #include "bench/cli/registrar.h"
 #include "bench/coll/result.h"
 #include "bench/world/setup.h"
-#include "bench/world/shipped_steps.h"
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"
 
@@ -163,10 +162,10 @@ void settle_sizes(coll::CollOptions& o, const OptionTable& table) {
   options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
   std::vector<core::GradientInfo> gradients;
   if (replayed) {
-    o.replay_file = step_file(o.replay_file);
-    const models::ReplayProfile profile = read_replay(o.replay_file).profile;
-    o.model = profile.model;
-    gradients = coll::gradients_of(profile);
+    const RecordedStep recorded = read_replay(o.replay_file);
+    o.replay_file = recorded.file;
+    o.model = recorded.profile.model;
+    gradients = coll::gradients_of(recorded.profile);
   } else {
     gradients = coll::gradients_of(o.model);
   }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/gpu/shared_library.h"
 
 #pragma weak hvd_mpi_table  // null unless the program links an MPI through hvd::mpi
@@ -30,10 +31,6 @@ using gpu::SharedLibrary;
 #ifndef HVD_MPI_BUILT_LIBRARY  // the MPI that CMake found, and its ABI: "openmpi", "mpich" or "own"
 #define HVD_MPI_BUILT_LIBRARY ""
 #define HVD_MPI_BUILT_ABI ""
-#endif
-#ifndef HVD_MPI_MODULES  // the folders of the modules in an installation and in the build
-#define HVD_MPI_MODULES ""
-#define HVD_MPI_BUILD_MODULES ""
 #endif
 
 /// A kind of MPI: the module that calls it, and the names of its library.
@@ -58,10 +55,8 @@ struct Loaded {
   std::string path;
 };
 
-fs::path program_folder() {
-  std::error_code absent;
-  return fs::canonical("/proc/self/exe", absent).parent_path();
-}
+/// Returns the folder lib beside the program's folder, as in a build, an installation and an environment of pip.
+fs::path folder_lib() { return fs::path(program_file()).parent_path().parent_path() / "lib"; }
 
 /// Returns the parent of process `pid`; 0 if unknown. Source: proc(5), the fourth field of /proc/PID/stat.
 pid_t parent_of(pid_t pid) {
@@ -94,8 +89,7 @@ std::vector<std::string> libraries_of_launcher(const Kind& kind) {
 std::vector<std::string> candidates(const Kind& kind) {
   std::vector<std::string> files = kind.files;
   if (kind.module == kBuiltAbi) files.emplace_back(kBuiltLibrary);
-  const fs::path beside = program_folder().parent_path() / "lib";
-  for (const std::string& file : kind.files) files.push_back(beside / file);
+  for (const std::string& file : kind.files) files.push_back(folder_lib() / file);
   return files;
 }
 
@@ -111,9 +105,7 @@ std::string reasons(const SharedLibrary& library) {
 
 /// Loads the module that calls libraries of `kind`, and takes its table. `library` must be loaded already.
 Loaded take(const Kind& kind, const SharedLibrary& library) {
-  const std::string file = fmt::format("hvd_mpi_{}.so", kind.module);
-  std::vector<std::string> files{program_folder().parent_path() / "lib/hvd_bench" / file};
-  for (const char* const folder : {HVD_MPI_BUILD_MODULES, HVD_MPI_MODULES}) files.push_back(fs::path(folder) / file);
+  const std::array files{(folder_lib() / "hvd_bench" / fmt::format("hvd_mpi_{}.so", kind.module)).string()};
   const SharedLibrary module(files);
   const auto refuse = [&](const std::string& why) {
     throw Error(Errc::kUnsupported, fmt::format("{} cannot be used: {}", library.path(), why));

@@ -40,6 +40,16 @@ void copy(const char* from, char* to, size_t size) {
   to[size - 1] = '\0';
 }
 
+/// Copies the text that `call` writes into a buffer of MPI's size, which may be longer than `size`. Returns its code.
+int text_of(int (*call)(char*, int*), char* text, size_t size) {
+  constexpr int kVersion = MPI_MAX_LIBRARY_VERSION_STRING, kName = MPI_MAX_PROCESSOR_NAME;
+  char whole[(kVersion > kName ? kVersion : kName) + 1] = "";
+  int length = 0;
+  const int code = call(whole, &length);
+  copy(whole, text, size);
+  return code;
+}
+
 int threads_of(int provided) {
   if (provided < MPI_THREAD_SERIALIZED) return HVD_MPI_ONE_THREAD;
   return provided == MPI_THREAD_MULTIPLE ? HVD_MPI_MULTIPLE : HVD_MPI_SERIALIZED;
@@ -102,13 +112,7 @@ int read_number(const char* name, uint64_t* value) {
 int initialized(int* flag) { return MPI_Initialized(flag); }
 int finalized(int* flag) { return MPI_Finalized(flag); }
 
-int library_version(char* text, size_t size) {
-  char version[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
-  int length = 0;
-  const int code = MPI_Get_library_version(version, &length);
-  copy(version, text, size);
-  return code;
-}
+int library_version(char* text, size_t size) { return text_of(MPI_Get_library_version, text, size); }
 
 int control_variables(const char* const* names, size_t count, uint64_t* values) {
   int provided = MPI_THREAD_SINGLE;
@@ -149,13 +153,7 @@ int error_text(int code, char* text, size_t size, int* truncated) {
   return known;
 }
 
-int processor_name(char* text, size_t size) {
-  char name[MPI_MAX_PROCESSOR_NAME + 1] = "";
-  int length = 0;
-  const int code = MPI_Get_processor_name(name, &length);
-  copy(name, text, size);
-  return code;
-}
+int processor_name(char* text, size_t size) { return text_of(MPI_Get_processor_name, text, size); }
 
 int comm_rank(HvdMpiHandle comm, int* rank) { return MPI_Comm_rank(native_of<MPI_Comm>(comm), rank); }
 int comm_size(HvdMpiHandle comm, int* size) { return MPI_Comm_size(native_of<MPI_Comm>(comm), size); }
