@@ -12,7 +12,6 @@ from synthetic_store import SessionSpec, make
 from hvdb.predict import profile
 from hvdb.read import runs
 from validation import __main__ as validate
-from validation import lookback
 from validation.__main__ import BLOCKS, EVEN, Block
 
 
@@ -52,7 +51,7 @@ class BlockTest(FolderTest):
         self.assertAlmostEqual(np.median(noise), 1, 1)
         for number in (0, 4, 11, 23):
             block = Block(number)
-            recorded = (lookback.PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
+            recorded = (validate.PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
             file = self.folder / "a.replay"
             file.write_text(validate.replay_text(recorded, block, noise), encoding="utf-8")
             made = profile.read(file)
