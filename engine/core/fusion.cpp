@@ -29,7 +29,7 @@ class Buffer {
 
   /// Returns true if the look-ahead may pass over one more tensor of `bytes`.
   [[nodiscard]] bool skip(std::size_t bytes) {
-    if (!options_.look_ahead || used_ > options_.threshold_bytes) return false;
+    if (used_ > options_.threshold_bytes) return false;
     const std::size_t room = options_.threshold_bytes - used_;
     if (skipped_ > room || bytes > room - skipped_) return false;
     skipped_ += bytes;

@@ -14,8 +14,6 @@ namespace hvd::core {
 struct FusionOptions {
   /// Largest size of a fused group. The default is that of Horovod since 2020 (before, it was 64 MB). 0: no fusion.
   std::size_t threshold_bytes = std::size_t{128} << 20;
-  /// If a tensor cannot join a group, try later tensors while the group's bytes + skipped bytes <= threshold_bytes.
-  bool look_ahead = true;
   /// Each tensor's start in the fusion buffer is a multiple of this; 0 and 1: no alignment.
   std::size_t align_bytes = 64;
 };
@@ -45,9 +43,10 @@ struct FusionGroups {
 
 /// Groups the items for execution. The groups are in the order of their first items. The tensors of one group share
 /// dtype, op and terms, and fit into threshold_bytes, alignment included. A tensor larger than the threshold is a group
-/// by itself. Operations other than all_reduce are not grouped. If all items have the same dtype, op and terms, the
-/// time is linear in the number of items.
-/// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
+/// by itself. If a tensor cannot join a group, later tensors are tried while the group's bytes + skipped bytes <=
+/// threshold_bytes. Operations other than all_reduce are not grouped. If all items have the same dtype, op and terms,
+/// the time is linear in the number of items. Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in
+/// horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 
 /// Like group(), but returns batches. names[i] and tags[i] belong to items[i]. The caller keeps owning the names' text.

@@ -42,7 +42,6 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
   return Hasher()
       .number(options.cache_capacity)
       .number(options.fusion.threshold_bytes)
-      .number(options.fusion.look_ahead ? 1 : 0)
       .number(options.fusion.align_bytes)
       .value();
 }

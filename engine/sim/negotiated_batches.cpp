@@ -14,11 +14,10 @@
 
 namespace hvd::sim {
 
-NegotiatedBatches::NegotiatedBatches(const StepProfile& profile, const core::NegotiatorOptions& options, bool pack_all)
+NegotiatedBatches::NegotiatedBatches(const StepProfile& profile, const core::NegotiatorOptions& options)
     : gradients_(profile.gradients),
       dtype_(profile.dtype),
       align_bytes_(std::max<std::size_t>(options.fusion.align_bytes, 1)),
-      pack_all_(pack_all),
       negotiator_(0, 1, options) {
   if (options.cache_capacity < gradients_.size()) {
     throw Error(Errc::kInvalidArgument,
@@ -70,7 +69,7 @@ Batch NegotiatedBatches::planned(core::Batch batch) const {
   Batch out;
   out.last = ranges.runs.back().last - 1;
   out.bytes = batch.bytes;
-  out.packed = ranges.packed || (pack_all_ && batch.tags.size() > 1);
+  out.packed = ranges.packed;
   std::size_t packed_bytes = 0;
   for (const core::GradientRun& run : ranges.runs) {
     const Gradient& tail = gradients_[run.last - 1];

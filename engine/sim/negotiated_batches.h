@@ -23,10 +23,9 @@ struct Batch {
 
 class NegotiatedBatches {
  public:
-  /// Runs one cycle with all gradients, after which every cycle is fast. `pack_all`: pack every batch of several
-  /// gradients, also one that could be reduced in place.
+  /// Runs one cycle with all gradients, after which every cycle is fast.
   /// Errors: invalid_argument if the cache has fewer places than there are gradients, or if gradients overlap.
-  NegotiatedBatches(const StepProfile& profile, const core::NegotiatorOptions& options, bool pack_all);
+  NegotiatedBatches(const StepProfile& profile, const core::NegotiatorOptions& options);
   /// Returns the batches of a cycle to which all ranks come with gradients [first, last). Valid until the next call.
   std::span<const Batch> agree(std::size_t first, std::size_t last);
 
@@ -37,7 +36,6 @@ class NegotiatedBatches {
   std::vector<Gradient> gradients_;
   DataType dtype_;
   std::size_t align_bytes_;
-  bool pack_all_;
   core::Negotiator negotiator_;
   std::vector<core::Request> requests_;
   std::vector<core::CachedAt> cached_;

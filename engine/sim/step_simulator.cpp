@@ -36,7 +36,6 @@ void check(const World& world) {
           "a cost is negative or not finite");
   require(costs.overlap_slowdown >= 0 && costs.overlap_slowdown <= 1, "the slowdown by overlap is not in [0, 1]");
   require(std::isfinite(world.compute_factor) && world.compute_factor > 0, "the compute factor is not positive");
-  require(std::isfinite(world.tick_seconds) && world.tick_seconds > 0, "a tick is not longer than 0 s");
   require(world.noise.block_steps >= 1, "a block of noise has no step");
   const bool sharded = world.schedule == Schedule::kSharded;
   const CostTable& reduction = sharded ? costs.reduce_scatter : costs.all_reduce;
@@ -72,9 +71,7 @@ StepSimulator::StepSimulator(World world)
       collective_noise_(world_.seed, kCollectiveStream),
       factors_(static_cast<std::size_t>(world_.ranks.count)),
       ranks_(factors_.size()) {
-  if (world_.schedule == Schedule::kNegotiated) {
-    batches_.emplace(world_.profile, world_.negotiation, world_.pacing == Pacing::kTick);
-  }
+  if (world_.schedule == Schedule::kNegotiated) batches_.emplace(world_.profile, world_.negotiation);
 }
 
 StepResult StepSimulator::step() {
@@ -123,29 +120,12 @@ void StepSimulator::run_cycles() {
     for (Rank& rank : ranks_) rank.control += engine_free_;
     ++result_.cycles;
     last_cycle_ = {.gradients = common - agreed};
-    if (common == agreed) {
-      skip_ticks(agreed);
-      continue;
-    }
     for (const Batch& batch : batches_->agree(agreed, common)) {
       run_batch(batch);
       last_cycle_.bytes += batch.bytes;
     }
     agreed = common;
   }
-}
-
-/// Only ticks agree on nothing. Takes all ticks at once that come before the last rank's next gradient, so that a long
-/// computation is not thousands of cycles.
-void StepSimulator::skip_ticks(std::size_t agreed) {
-  double last = -kInfinity;
-  for (const Rank& rank : ranks_) last = std::max(last, submit_at(rank, agreed));
-  const double cycle = world_.tick_seconds + world_.costs.cycle_seconds;
-  const double skipped = std::floor((last - engine_free_ - world_.tick_seconds) / cycle);
-  if (skipped < 1) return;
-  engine_free_ += skipped * cycle;
-  for (Rank& rank : ranks_) rank.control += skipped * world_.costs.cycle_seconds;
-  result_.cycles += static_cast<std::size_t>(std::min(skipped, 1e15));
 }
 
 double StepSimulator::arrive(std::size_t agreed, std::size_t& common) {
@@ -163,7 +143,6 @@ double StepSimulator::arrive(std::size_t agreed, std::size_t& common) {
 }
 
 double StepSimulator::arrival(const Rank& rank, std::size_t agreed) const {
-  if (world_.pacing == Pacing::kTick) return engine_free_ + world_.tick_seconds;
   core::CycleResult cycle = last_cycle_;
   cycle.gradients_to_come = submit_at(rank, world_.profile.gradients.size() - 1) > engine_free_;
   const double free = engine_free_ + std::chrono::duration<double>(core::pause_after(cycle)).count();

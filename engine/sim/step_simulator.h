@@ -80,7 +80,6 @@ class StepSimulator {
   void begin_step();
   void run_buckets();
   void run_cycles();
-  void skip_ticks(std::size_t agreed);
   void run_batch(const Batch& batch);
   void gather_shares();
   StepResult finish_step();

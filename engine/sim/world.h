@@ -112,13 +112,6 @@ enum class Reducer : std::uint8_t {
   kStream,        ///< GPU: on a stream; the engine's thread enqueues them and goes on
 };
 
-/// When a rank enters the next negotiation cycle.
-enum class Pacing : std::uint8_t {
-  kOnDemand,  ///< as soon as it has something pending; see core/pacing.h
-  kTick,      ///< World::tick_seconds after the last one ended, with or without something pending; batches of several
-              ///< gradients are always packed. Source: Horovod of 2017, BackgroundThreadLoop() in operations.cc
-};
-
 /// What operations cost while all ranks compute.
 struct Costs {
   /// Sizes are bytes of the whole vector, of which reduce_scatter and all_gather leave or take one share per rank.
@@ -142,8 +135,6 @@ struct World {
   std::vector<core::Bucket> buckets = {};    ///< of the static and the sharded schedule
   core::NegotiatorOptions negotiation = {};  ///< of the negotiated schedule
   Reducer reducer = Reducer::kEngineThread;
-  Pacing pacing = Pacing::kOnDemand;
-  double tick_seconds = 5e-3;  ///< of Pacing::kTick; Horovod of 2017 slept for 5 ms
   Costs costs = {};
   double compute_factor = 1;  ///< compute time of a rank among the others, divided by that of the profile
   NoisePool noise = {};

@@ -32,10 +32,9 @@ std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions&
 }
 
 /// Returns the batches as text: in "a+b c", a and b share a batch and c has its own.
-std::string plan(const std::vector<Request>& agreed, std::size_t threshold, bool look_ahead = true,
-                 std::size_t align = 1) {
+std::string plan(const std::vector<Request>& agreed, std::size_t threshold, std::size_t align = 1) {
   std::string text;
-  for (const Batch& batch : fuse(agreed, {threshold, look_ahead, align})) {
+  for (const Batch& batch : fuse(agreed, {threshold, align})) {
     text += text.empty() ? "" : " ";
     for (const std::string_view name : batch.names) text.append(name == batch.names.front() ? "" : "+").append(name);
   }
@@ -76,11 +75,6 @@ TEST(Fusion, LookAheadNeverPassesATensorThatDoesNotFit) {
   EXPECT_EQ(plan({tensor("a", 60), tensor("b", 50), tensor("c", 10)}, 100), "a b+c");
 }
 
-TEST(Fusion, WithoutLookAheadItStopsAtTheFirstMisfit) {
-  EXPECT_EQ(plan({tensor("a", 30), tensor("h", 20, kF16), tensor("b", 30)}, 100, false), "a h b");
-  EXPECT_EQ(plan({tensor("a", 30), tensor("b", 30), tensor("h", 20, kF16)}, 100, false), "a+b h");
-}
-
 TEST(Fusion, MixedTypesAndOperationsUnweave) {
   std::vector<Request> agreed;
   for (int i = 0; i < 3; ++i) {
@@ -94,9 +88,9 @@ TEST(Fusion, MixedTypesAndOperationsUnweave) {
 TEST(Fusion, AlignmentCounts) {
   // Each tensor has one byte. The tensors start at bytes 0, 64 and 128, so the last one ends at 129.
   const std::vector<Request> agreed{tensor("a", 1), tensor("b", 1), tensor("c", 1)};
-  EXPECT_EQ(plan(agreed, 129, true, 64), "a+b+c");
-  EXPECT_EQ(plan(agreed, 128, true, 64), "a+b c");
-  EXPECT_EQ(plan(agreed, 3, true, 0), "a+b+c");
+  EXPECT_EQ(plan(agreed, 129, 64), "a+b+c");
+  EXPECT_EQ(plan(agreed, 128, 64), "a+b c");
+  EXPECT_EQ(plan(agreed, 3, 0), "a+b+c");
 }
 
 TEST(Fusion, BatchesCarryTypeOperationAndPayloadBytes) {
@@ -113,14 +107,14 @@ TEST(Fusion, HugeSizesDoNotOverflow) {
                                       {DataType::kU8, ReduceOp::kSum, kHuge - 1},
                                       {DataType::kU8, ReduceOp::kSum, 1}};
   for (const std::size_t align : {1, 64}) {
-    const FusionGroups groups = group(items, {kHuge, true, align});
+    const FusionGroups groups = group(items, {kHuge, align});
     EXPECT_EQ(groups.members, (std::vector<std::uint32_t>{0, 1, 2}));
     EXPECT_EQ(groups.size(), align == 1 ? 2U : 3U);
   }
 }
 
 // A naive version of the fusion rule, as Horovod formulates it: fused tensors are removed from the list.
-std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size_t threshold, bool look_ahead) {
+std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size_t threshold) {
   std::vector<std::vector<std::string>> batches;
   while (!left.empty()) {
     const Request first = left.front();
@@ -136,7 +130,7 @@ std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size
         continue;
       }
       skipped += bytes;
-      if (!look_ahead || fused + skipped > threshold) break;
+      if (fused + skipped > threshold) break;
       ++i;
     }
   }
@@ -147,7 +141,6 @@ TEST(Fusion, EqualsTheNaiveRuleOnRandomLists) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const bool look_ahead = random() % 4 != 0;
     const std::size_t threshold = 1 + random() % 200;
     std::vector<Request> agreed;
     for (std::size_t i = random() % 60; i > 0; --i) {
@@ -156,10 +149,10 @@ TEST(Fusion, EqualsTheNaiveRuleOnRandomLists) {
                               random() % 5 == 0 ? ReduceOp::kMax : ReduceOp::kSum));
     }
     std::vector<std::vector<std::string>> got;
-    for (const Batch& batch : fuse(agreed, {threshold, look_ahead, 1})) {
+    for (const Batch& batch : fuse(agreed, {threshold, 1})) {
       got.emplace_back(batch.names.begin(), batch.names.end());
     }
-    ASSERT_EQ(got, naive(agreed, threshold, look_ahead));
+    ASSERT_EQ(got, naive(agreed, threshold));
   }
 }
 

@@ -80,7 +80,6 @@ class Scenario {
     options.cache_capacity = params_.capacity;
     const std::size_t thresholds[] = {0, 100, 5000, std::size_t{1} << 27};
     options.fusion.threshold_bytes = threshold_bytes_ = thresholds[below(4)];
-    options.fusion.look_ahead = below(4) != 0;
     return options;
   }
 

@@ -30,11 +30,21 @@ class PublishedTest(unittest.TestCase):
                 # Efficiencies are stated to 0.1 %. One source truncates them, and the other sources round them.
                 self.assertAlmostEqual(point.efficiency, point.efficiency_stated, delta=0.001, msg=str(point))
                 checked += 1
-        self.assertEqual(checked, 6)
+        self.assertEqual(checked, 7)
 
     def test_the_figures_that_this_program_is_to_reproduce(self) -> None:
         at_512 = {p.model: p.efficiency for p in self.points if p.gpus == 512}
         self.assertEqual(at_512, {"inception3": 0.90, "resnet101": 0.90, "vgg16": 0.68})
+
+    def test_points_of_real_systems_with_v100(self) -> None:
+        """Efficiencies in %, worked by hand from the rates of the sources."""
+        points = {p.setup: p for p in self.points if "V100" in p.hardware and p.gpus > 1}
+        found = {setup: round(100 * (point.efficiency or 0), 1) for setup, point in points.items()}
+        tf1, mxnet = {"dlperf-tf1-16": 87.9, "dlperf-tf1-32": 82.0}, {"dlperf-mxnet-16": 91.2, "dlperf-mxnet-32": 83.5}
+        pytorch = {"dlperf-pytorch-16": 93.6, "dlperf-pytorch-32": 93.8}
+        self.assertEqual(found, tf1 | mxnet | pytorch | {"horovod-416": 73.3})
+        self.assertEqual({point.claim for point in points.values()}, {""}, "they decide no claim")
+        self.assertEqual([p.setup for p in points.values() if p.efficiency_stated], ["horovod-416"])
 
     def test_baselines_exist_and_are_one_gpu(self) -> None:
         known = {(p.setup, p.model): p for p in self.points}

@@ -24,7 +24,6 @@ struct Case {
     }
     const std::size_t thresholds[] = {0, 1000, 100000, std::size_t{1} << 20, std::size_t{128} << 20};
     options.fusion.threshold_bytes = thresholds[below(5)];
-    options.fusion.look_ahead = below(2) == 0;
     options.fusion.align_bytes = below(2) == 0 ? 64 : 1;
   }
   std::size_t below(std::size_t limit) { return static_cast<std::size_t>(random() % limit); }
@@ -44,7 +43,7 @@ TEST_P(OneNegotiator, MakesTheBatchesOfManyInLockstep) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(ranks) + " ranks");
     Case one(seed * 1000 + ranks);
     const std::size_t gradients = one.profile.gradients.size();
-    NegotiatedBatches simulated(one.profile, one.options, false);
+    NegotiatedBatches simulated(one.profile, one.options);
     core::test::LockstepWorld world(GetParam(), one.options);
     for (int step = 0; step < 4; ++step) {
       std::vector<std::size_t> submitted(ranks, 0);

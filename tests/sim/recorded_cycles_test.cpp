@@ -98,7 +98,7 @@ TEST_P(RecordedCycles, TheSimulatorMakesTheBatchesOfARealRun) {
   for (const core::GradientInfo& gradient : gradients) {
     profile.gradients.push_back({.offset = gradient.offset, .count = gradient.count});
   }
-  NegotiatedBatches batches(profile, options.negotiation, false);
+  NegotiatedBatches batches(profile, options.negotiation);
   std::size_t first = 0, tensors = 0;
   for (const Cycle& cycle : cycles) {
     const std::size_t last = first + agreed(cycle);

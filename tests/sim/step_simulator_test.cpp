@@ -206,33 +206,20 @@ TEST(NegotiatedSchedule, PausesAfterASmallCycleAsTheEngineDoes) {
   EXPECT_DOUBLE_EQ(step.step, 140e-6);
 }
 
-TEST(NegotiatedSchedule, ATickRunsCyclesWithNothingAndPacksEveryBatch) {
-  // Ticks of 4 s, cycles of 1 s: from 4 to 5 with nothing, from 9 to 10 with both gradients. Each of their 800,000
-  // bytes is copied twice in a microsecond each; the reduction takes 1 s.
-  World world = negotiated({7, 8}, 8);
-  world.pacing = Pacing::kTick;
-  world.tick_seconds = 4;
-  world.costs.cycle_seconds = 1;
-  world.costs.copy_seconds_per_byte = 1e-6;
+TEST(NegotiatedSchedule, ABatchWithAGapIsCopiedAsTheEngineDoes) {
+  // Gradients of 4, 40 and 4 bytes, of which the second does not fit into 100 bytes beside the first. The others share
+  // a batch with a gap: 4 bytes from 0 on and 4 from 64 on. Their 8 bytes are copied twice in 2 s, then reduced in 1 s.
+  World world = negotiated({1, 1, 1}, 1);
+  for (Gradient& gradient : world.profile.gradients) gradient.count = 1;
+  world.profile.gradients[1].count = 10;
+  world.negotiation.fusion.threshold_bytes = 100;
+  world.costs.copy_seconds_per_byte = 0.125;
   StepSimulator simulator(world);
-  StepResult step = simulator.step();
-  EXPECT_EQ(step.cycles, 2U);
-  EXPECT_EQ(step.batches, 1U);
-  EXPECT_DOUBLE_EQ(step.step, 10 + 1.6 + 1);
-  // The ticks go on from 12.6, where the second step begins: with nothing after 4, with both gradients after 9.
-  step = simulator.step();
-  EXPECT_EQ(step.cycles, 2U);
-  EXPECT_DOUBLE_EQ(step.step, 10 + 1.6 + 1);
-}
-
-TEST(NegotiatedSchedule, TicksBeforeALongComputationEndsAreTakenAtOnce) {
-  World world = negotiated({5e15, 5e15}, 5e15);
-  world.pacing = Pacing::kTick;
-  world.tick_seconds = 4;
-  world.costs.cycle_seconds = 1;
-  const StepResult step = StepSimulator(world).step();
-  EXPECT_EQ(step.cycles, 1'000'000'000'000'001U);
-  EXPECT_EQ(step.step, 5e15 + 5 + 1);
+  const StepResult step = simulator.step();
+  EXPECT_EQ(step.batches, 2U);
+  EXPECT_EQ(step.step, 1 + 0.25 + 2 + 1 + 1);
+  EXPECT_EQ(simulator.messages()[0].least, 40U);
+  EXPECT_EQ(simulator.messages()[0].most, 68U);
 }
 
 TEST(Streams, TheEngineNegotiatesByTheHostAndTheDeviceReducesWhatIsReady) {
@@ -321,7 +308,6 @@ TEST(Refused, WorldsThatMakeNoSense) {
   refused("a cost", [&](World& w) { w.costs.cycle_seconds = nan; });
   refused("slowdown", [](World& w) { w.costs.overlap_slowdown = 1.5; });
   refused("compute factor", [](World& w) { w.compute_factor = 0; });
-  refused("tick", [](World& w) { w.tick_seconds = 0; });
   refused("block of noise", [](World& w) { w.noise.block_steps = 0; });
   refused("measured", [](World& w) { w.costs.all_reduce = {}; });
   refused("overlap", [](World& w) { w.profile.gradients[1].offset = 0; });

@@ -11,7 +11,6 @@ from synthetic_store import SessionSpec, make
 
 from hvdb.read import replay_profile, runs
 from validation import __main__ as validate
-from validation import lookback
 from validation.__main__ import BLOCKS, EVEN, Block
 
 
@@ -51,7 +50,7 @@ class BlockTest(FolderTest):
         self.assertAlmostEqual(np.median(noise), 1, 1)
         for number in (0, 4, 11, 23):
             block = Block(number)
-            recorded = (lookback.PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
+            recorded = (validate.PROFILES / f"{block.profile}-fp16.txt").read_text(encoding="utf-8")
             file = self.folder / "a.replay"
             file.write_text(validate.replay_text(recorded, block, noise), encoding="utf-8")
             made = replay_profile.read(file)

@@ -82,10 +82,7 @@ Step make_step(const models::ReplayProfile& profile, const CostsText& costs, con
   const bool host = costs.reducer == sim::Reducer::kEngineThread;
   world.schedule = options.engine.schedule;
   world.reducer = costs.reducer;
-  world.pacing = costs.pacing;
   world.negotiation = options.engine.negotiation;
-  // As Horovod did when it had this pacing. Source: BackgroundThreadLoop() in operations.cc of 2017.
-  if (world.pacing == sim::Pacing::kTick) world.negotiation.fusion.look_ahead = false;
   world.noise = costs.noise;
   world.profile.backward_end_seconds = profile.backward_end_seconds;
   world.profile.update_seconds = profile.update_seconds;

@@ -15,7 +15,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::string_view kVersionLine = "hvd-costs 1";
+constexpr std::string_view kVersionLine = "hvd-costs 2";
 // No real world exceeds these limits. They keep the memory of a text below 200 MB.
 constexpr double kMaxSeconds = 86400;
 constexpr double kMaxSampleFactor = 1e6;  // of one sample of a collective: a lost packet costs 0.2 s instead of 20 us
@@ -24,7 +24,6 @@ constexpr std::size_t kMaxLines = 1 << 19, kMaxNumbers = 1 << 22;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // of one collective
 constexpr std::size_t kMaxAlign = 4096;
 constexpr std::array kReducers{sim::Reducer::kEngineThread, sim::Reducer::kStream};
-constexpr std::array kPacings{sim::Pacing::kOnDemand, sim::Pacing::kTick};
 
 class CostsParser {
  public:
@@ -39,7 +38,6 @@ class CostsParser {
     line("steps", [this] { costs_.steps = whole(1, kMaxSteps); });
     line("block", [this] { costs_.noise.block_steps = whole(1, kMaxSteps); });
     line("device", [this] { costs_.reducer = choice({"host", "stream"}, kReducers); });
-    line("pacing", [this] { costs_.pacing = choice({"demand", "tick"}, kPacings); });
     if (at("align")) line("align", [this] { costs_.align = whole(1, kMaxAlign); });
     while (take("node")) node();
     while (take("world")) world();

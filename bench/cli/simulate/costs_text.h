@@ -4,14 +4,12 @@
 // Words are separated by single spaces, and every line ends with a line break. Times are seconds, at most 86,400. Lines
 // stand in this order; those in brackets may be absent:
 //
-//   hvd-costs 1                        version
+//   hvd-costs 2                        version
 //   seed N                             draw k (from 0) of every world draws with the seed N + k
 //   steps N                            simulated steps of a draw, 1 to 10,000
 //   block N                            successive steps of a recording that are drawn together
 //   device host | stream               reductions run on the engine's thread (CPUs) or on a stream (GPUs). host takes
 //                                      gradients as submitted when they are ready, and as fp32, as a run on CPUs does
-//   pacing demand | tick               cycles as the engine paces them, or every 5 ms as in Horovod of 2017, which also
-//                                      ended a fused group at the first tensor that did not fit
 //   [align N]                          gradients begin at multiples of N elements: 32 in runs on CPUs, 1 (default) in
 //                                      replays
 //   [node, rank F F ... for each rank] a recorded node, any number of them: compute times of successive steps, divided
@@ -67,7 +65,6 @@ struct CostsText {
   std::size_t steps = 1;
   std::size_t align = 1;  ///< gradients begin at multiples of so many elements in the arena
   sim::Reducer reducer = sim::Reducer::kEngineThread;
-  sim::Pacing pacing = sim::Pacing::kOnDemand;
   sim::NoisePool noise = {};
   std::vector<CostsWorld> worlds = {};
 };

@@ -295,8 +295,8 @@ class Predictor:
         run = made.base
         device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
         # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
-        lines = ["hvd-costs 1", f"seed {self.seed * MAX_DRAWS + draws[0].number}", f"steps {steps}", f"block {BLOCK}"]
-        lines += [f"device {device}", "pacing demand", f"align {align}"]
+        lines = ["hvd-costs 2", f"seed {self.seed * MAX_DRAWS + draws[0].number}", f"steps {steps}", f"block {BLOCK}"]
+        lines += [f"device {device}", f"align {align}"]
         for node in nodes:
             factors = (np.clip(series, *noise.FACTORS) for series in node)
             lines += ["node", *(" ".join(["rank", *(f"{x:.5g}" for x in series)]) for series in factors)]

@@ -13,12 +13,11 @@ namespace hvd::bench::costs_text_test {
 namespace {
 
 const char* const kText =
-    "hvd-costs 1\n"
+    "hvd-costs 2\n"
     "seed 18446744073709551615\n"
     "steps 20\n"
     "block 10\n"
     "device stream\n"
-    "pacing tick\n"
     "align 32\n"
     "node\n"
     "rank 1.0 1.02\n"
@@ -74,16 +73,15 @@ TEST(CostsText, SaysEverything) {
   EXPECT_EQ(costs.steps, 20U);
   EXPECT_EQ(costs.align, 32U);
   EXPECT_EQ(costs.reducer, sim::Reducer::kStream);
-  EXPECT_EQ(costs.pacing, sim::Pacing::kTick);
   EXPECT_EQ(costs.noise.block_steps, 10U);
   EXPECT_EQ(costs.noise.nodes, (std::vector<sim::NodeFactors>{{{1.0, 1.02}, {0.99, 1}}}));
   ASSERT_EQ(costs.worlds.size(), 2U);
   EXPECT_EQ(costs.worlds[0].ranks.count, 64);
   EXPECT_EQ(costs.worlds[0].ranks.per_node, 2);
-  EXPECT_EQ(costs.worlds[0].line, 11U);
+  EXPECT_EQ(costs.worlds[0].line, 10U);
   ASSERT_EQ(costs.worlds[0].draws.size(), 2U);
   const CostsDraw& draw = costs.worlds[0].draws[0];
-  EXPECT_EQ(draw.line, 12U);
+  EXPECT_EQ(draw.line, 11U);
   EXPECT_DOUBLE_EQ(draw.costs.all_reduce.seconds(4096), 1.2e-5);
   EXPECT_DOUBLE_EQ(draw.costs.all_reduce.seconds(8192), 1e-3);
   EXPECT_EQ(draw.costs.all_reduce.factor(4096, 0.75), 1.5);
@@ -132,15 +130,15 @@ TEST(CostsText, ErrorsSayWhatIsPossible) {
     std::string text, what;
   };
   const Case cases[] = {
-      {1, "hvd-costs 2", "the first line must be 'hvd-costs 1'"},
+      {1, "hvd-costs 1", "the first line must be 'hvd-costs 2'"},
       {3, "steps 0", "'0' is not a whole number from 1 to 10000"},
       {5, "device gpu", "'gpu' is none of host, stream"},
-      {10, "rank 1 1 1", "3 factors, and the node's first rank has 2"},
-      {11, "world 64 3", "a node of this world has 3 ranks, and a recorded node has 2"},
-      {14, "all_reduce 4096 1e-3", "'4096' is not a whole number from 4097"},
-      {19, "cycel 1.1e-5", "'cycel' cannot stand here; possible: small_all_gather, cycle, copy, slowdown"},
-      {21, "slowdown 1.5", "'1.5' is not a number from 0 to 1"},
-      {29, "end 3", "the text has 2 worlds"},
+      {9, "rank 1 1 1", "3 factors, and the node's first rank has 2"},
+      {10, "world 64 3", "a node of this world has 3 ranks, and a recorded node has 2"},
+      {13, "all_reduce 4096 1e-3", "'4096' is not a whole number from 4097"},
+      {18, "cycel 1.1e-5", "'cycel' cannot stand here; possible: small_all_gather, cycle, copy, slowdown"},
+      {20, "slowdown 1.5", "'1.5' is not a number from 0 to 1"},
+      {28, "end 3", "the text has 2 worlds"},
   };
   for (const Case& c : cases) {
     const std::string told = refusal(with_line(c.line - 1, c.text));
@@ -151,7 +149,7 @@ TEST(CostsText, ErrorsSayWhatIsPossible) {
 }
 
 TEST(CostsText, RefusesMoreThanItsLimits) {
-  const std::string head = "hvd-costs 1\nseed 1\nsteps 1\nblock 1\ndevice host\npacing demand\n";
+  const std::string head = "hvd-costs 2\nseed 1\nsteps 1\nblock 1\ndevice host\n";
   const std::string rank = "rank" + repeated(" 1", 4096) + "\n";
   EXPECT_NE(refusal(head + "node\n" + repeated(rank, 1025)).find("more than 4194304 numbers"), std::string::npos);
   EXPECT_NE(refusal(head + "world 1 1\n" + repeated("draw\n", 65537)).find("more than 65536 draws"), std::string::npos);

@@ -38,11 +38,10 @@ class Lines:
 def simulate(text: str, alone: float, plan_hash: str) -> list[dict]:
     """Returns the results of all draws."""
     lines = Lines(text)
-    assert lines.take("hvd-costs") == ["1"]
+    assert lines.take("hvd-costs") == ["2"]
     for key in ("seed", "steps", "block"):
         assert int(lines.take(key)[0]) > 0
     assert lines.take("device")[0] in ("host", "stream")
-    assert lines.take("pacing")[0] in ("demand", "tick")
     assert int(lines.take("align")[0]) in (1, 32)
     noise, shortest = [], 1 << 16
     while lines.at("node"):

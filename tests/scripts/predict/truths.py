@@ -167,8 +167,8 @@ class Truth:
 
     def simulate(self, nodes: int, pace: np.ndarray, steps: int, each: list[list[str]]) -> list[dict]:
         """Returns the result of each draw. All nodes play `pace` together, from any step on."""
-        lines = ["hvd-costs 1", f"seed {self.random.integers(1 << 30)}", f"steps {steps}", f"block {pace.shape[1]}"]
-        lines += ["device host", "pacing demand", f"align {draws.SLOT_ELEMENTS}", "node"]
+        lines = ["hvd-costs 2", f"seed {self.random.integers(1 << 30)}", f"steps {steps}", f"block {pace.shape[1]}"]
+        lines += ["device host", f"align {draws.SLOT_ELEMENTS}", "node"]
         lines += [" ".join(["rank", *(f"{x:.5g}" for x in series)]) for series in pace]
         lines += [f"world {nodes} {nodes}", *(line for one in each for line in one), "end 1", ""]
         words = [PROGRAM, "simulate", "--replay", str(self.profile), "--costs", "-", *self.schedule.options()]

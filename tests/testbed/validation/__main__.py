@@ -8,8 +8,6 @@ which carry its hash. 24 blocks are 3 rates x 2 latencies x 4 shares of compute;
 compute: real training of two ranks on this machine, one thread each. A block is a network: collectives and five
 sessions are measured, four other schedules predicted and then measured.
 
-published: looks back at the published points of results/published.csv (validation/lookback.py).
-
 plot: draws predicted against measured step times of one or several records in one figure, validation.png.
 
 network and compute keep their record in FOLDER/cells.json. A block that is in the record already is not measured again,
@@ -43,10 +41,11 @@ from hvnet import network
 from hvnet.formula import Link, ring_seconds
 from hvnet.measure import calibrate
 from hvnet.network import Network, Wiring
-from validation import held_out, lookback
+from validation import held_out
 
 _ROOT = Path(__file__).resolve().parents[3]
 _NOISE = _ROOT / "results/recorded/2026-11-24-collectives/efficiency.db"  # compute times of ResNet-101 on two ranks
+PROFILES = _ROOT / "results/recorded/2026-11-22-h200-second/replay"  # MODEL-fp16.txt: steps recorded on an H200
 RATES, LATENCIES, SHARES = (50.0, 100.0, 200.0), (0.0, 1000.0), (0.4, 0.8, 1.3, 2.0)
 EVEN = len(RATES) * len(LATENCIES) * len(SHARES)  # blocks with runs on 6 and 8 nodes; those behind them are odd
 ODD_RATES, ODD_SHARES = (33.0, 150.0), (0.8, 1.3)
@@ -217,7 +216,7 @@ class NetworkMeasurement(Measurement):
         self.latency = 0.0  # of the idle link, in seconds
 
     def run(self) -> list[dict[str, Any]]:
-        recorded = (lookback.PROFILES / f"{self.block.profile}-fp16.txt").read_text(encoding="utf-8")
+        recorded = (PROFILES / f"{self.block.profile}-fp16.txt").read_text(encoding="utf-8")
         self.profile.write_text(replay_text(recorded, self.block, recorded_noise()), encoding="utf-8")
         for nodes in CALIBRATED:
             self._calibrate(nodes)
@@ -363,14 +362,12 @@ def parser() -> argparse.ArgumentParser:
     for name, what in (
         ("network", "predicts and measures on a shaped network"),
         ("compute", "predicts and measures real training"),
-        ("published", "looks back at published points"),
     ):
         part = parts.add_parser(name, help=what)
         by = "hvd_bench (default HVD_BENCH or build/release/bin/hvd_bench)"
         part.add_argument("--bench", type=Path, default=usual, help=by)
-        if name != "published":
-            part.add_argument("folder", type=Path, metavar="FOLDER", help="of the record; made if it does not exist")
-            part.add_argument("--blocks", type=blocks, default=BLOCKS, metavar="N", help="measure the first N only")
+        part.add_argument("folder", type=Path, metavar="FOLDER", help="of the record; made if it does not exist")
+        part.add_argument("--blocks", type=blocks, default=BLOCKS, metavar="N", help="measure the first N only")
     figure = parts.add_parser("plot", help="draws records")
     figure.add_argument("files", type=Path, nargs="+", metavar="FILE", help="cells.json of a record")
     commands.add_figures(figure, Path("plots"), "folder to write to (default: plots)")
@@ -396,8 +393,6 @@ def _main(argv: list[str]) -> int:
     if arguments.part == "plot":
         return _plot(arguments)
     bench = Path(arguments.bench).resolve()
-    if arguments.part == "published":
-        return lookback.main(bench)
     folder = arguments.folder.resolve()
     on_network = arguments.part == "network"
     if on_network and not arguments.inside:
