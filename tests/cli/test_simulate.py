@@ -22,7 +22,7 @@ gradient 100 0.01 0.01 a
 gradient 100 0.02 0.02 b
 end 2
 """
-KEYS = "ranks draw step exposed stragglers control slowed overlapped update cycles batches".split()
+KEYS = "ranks draw step exposed stragglers control slowed overlapped update cycles batches messages".split()
 
 
 def costs(*worlds: str, steps: int = 1, device: str = "host", rest: str = "") -> str:

@@ -65,7 +65,7 @@ def _panel(axes: Axes, cells: Sequence[HeldOut]) -> None:
 def draw(validations: Sequence[Validation], path: Path) -> Path:
     """Writes the figure of the cells of all records to `path` (.png or .svg) and returns `path`. Errors: those of
     figure.write()."""
-    every = [cell for validation in validations for cell in validation.held_out]
+    every = [cell for validation in validations for cell in validation.cells]
     kinds = [kind for kind in KINDS if any(cell.kind == kind for cell in every)]
     width = WIDTH * len(kinds) + 0.6
     fig, axes = figure.new(1, len(kinds), width, HEIGHT)
