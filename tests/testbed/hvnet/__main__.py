@@ -273,12 +273,11 @@ def _main(argv: list[str]) -> int:
     """Enters the outer namespaces first, then measures inside them. Returns the exit code."""
     arguments = _arguments(argv)
     if not arguments.inside:
-        switch = arguments.bench.with_name("shaped_switch")
-        if reason := network.why_not(switch):
+        if reason := _too_much(int(max(arguments.nodes)), max(arguments.rate_mbit)):
+            raise HvdbError(reason)
+        if reason := network.why_not(arguments.bench.with_name("shaped_switch")):
             print(f"network_bench: skipped: {reason}", file=sys.stderr)
             return EXIT_INCONCLUSIVE
-        if reason := _too_much(max(arguments.nodes), max(arguments.rate_mbit)):
-            raise HvdbError(reason)
         return network.enter([sys.executable, "-B", "-m", "hvnet", "--inside", *argv])
     if arguments.command:
         return _run_command(arguments, network.prepare())
