@@ -116,8 +116,8 @@ enum class Reducer : std::uint8_t {
 struct Costs {
   /// Sizes are bytes of the whole vector, of which reduce_scatter and all_gather leave or take one share per rank.
   CostTable all_reduce = {}, reduce_scatter = {}, all_gather = {};
-  /// Of messages that the engine exchanges between nodes without a ring (engine/base/thresholds.h). A table without
-  /// points: they take the time of the table above.
+  /// Costs of small messages: between nodes the engine exchanges them without a ring (engine/base/thresholds.h). If
+  /// such a table has no points, small messages take the time of the table above.
   CostTable small_all_reduce = {}, small_reduce_scatter = {}, small_all_gather = {};
   /// [bucket]: measured times of the reductions by bucket; used instead of the tables unless empty.
   std::vector<double> bucket_seconds = {};

@@ -11,10 +11,10 @@ from pathlib import Path
 from hvdb.base import data, edge, printable, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, number
-from hvdb.predict import draws, imported, inputs, judge, link, prediction, remarks, report, what_if
+from hvdb.predict import draws, imported, inputs, judge, link, prediction, report, what_if
 from hvdb.predict.imported import Added
 from hvdb.predict.inputs import Inputs
-from hvdb.predict.steps import World
+from hvdb.predict.steps import World, count_text
 from hvdb.read import predictions, replay_profile, runs
 from hvdb.run import rerun
 from hvdb.show import tables
@@ -159,7 +159,7 @@ def _show(found: prediction.Made, made: Inputs, why: bool) -> None:
         for line in report.why(shown):
             printable.say(line)
     else:
-        count = remarks.count_text(len(report.warnings(shown)), "warning")
+        count = count_text(len(report.warnings(shown)), "warning")
         print(
             f"--why: where the inputs come from, {count} of values outside of what was measured, what narrows the band"
         )

@@ -211,8 +211,7 @@ class Collective:
     def draw(self, random: np.random.Generator | None = None, of_link: Quality = quality()) -> Drawn:  # noqa: B008
         """Returns a draw: every cell's session and samples are resampled, and the error of the form is drawn. Without
         `random`, the middle. of_link: what collectives get of the described link in this draw."""
-        inner = _message(self.inside, random) if self._is_split else None
-        measured = {world: _between(_message(cells, random), inner) for world, cells in self.times.items()}
+        inner, measured = self._between_nodes(random)
         if not self.spread:
             described = self.link and (are_known(self.operation, self.algorithm) or self.algorithm == "nccl")
             a_step = (self._described(of_link),) * 2 if described else ()
@@ -223,6 +222,11 @@ class Collective:
             a_step, drift = self._drawn_form(self._pooled(measured), random)
         measured |= {world: _message(cells, random) for world, cells in self.opaque.items()}
         return Drawn(self, measured, a_step, drift, inner)
+
+    def _between_nodes(self, random: np.random.Generator | None = None) -> tuple[Curve | None, dict[World, Curve]]:
+        """Returns the part inside a node, if it is known, and the seconds between nodes on each measured world."""
+        inner = _message(self.inside, random) if self._is_split else None
+        return inner, {world: _between(_message(cells, random), inner) for world, cells in self.times.items()}
 
     def _described(self, of_link: Quality) -> Curve:
         """Returns the curve of a step on the described link."""
@@ -237,7 +241,7 @@ class Collective:
             return False
         inside = _message(self.inside)
         too_long = [
-            inside.at(size) > (1 - MIN_BETWEEN) * _median(same)
+            inside.at(size) > (1 - MIN_BETWEEN) * median_seconds(same)
             for cells in self.times.values()
             for size, same in cells.items()
         ]
@@ -275,8 +279,7 @@ class Collective:
         """None if too few worlds were measured, or their sizes do not meet."""
         if len(self.times) < MIN_WORLDS:
             return None
-        inner = _message(self.inside) if self._is_split else None
-        measured = {world: _between(_message(cells), inner) for world, cells in self.times.items()}
+        _, measured = self._between_nodes()
         grid, logs, odd = self._logs(self._of_a_step(measured))
         nodes = np.log2([world.nodes for world in self.times])
         from_mean, freedom = np.full(logs.shape, np.nan), np.zeros(len(grid), dtype=int)
@@ -422,7 +425,8 @@ def _by_world(cells: Iterable[CollectiveTimes]) -> dict[World, dict[int, list[Co
 
 def _message(cells: Cells, random: np.random.Generator | None = None) -> Curve:
     """Returns the seconds of collectives against their bytes."""
-    medians = [_median(same) for same in cells.values()] if random is None else _resampled([*cells.values()], random)
+    sizes = [*cells.values()]
+    medians = [*map(median_seconds, sizes)] if random is None else _resampled(sizes, random)
     return Curve(np.array([*cells], dtype=float), ascending(medians))
 
 
@@ -434,7 +438,7 @@ def _between(whole: Curve, inner: Curve | None) -> Curve:
     return replace(whole, seconds=ascending(left))
 
 
-def _median(cells: Sequence[CollectiveTimes]) -> float:
+def median_seconds(cells: Sequence[CollectiveTimes]) -> float:
     """Returns the median over sessions of the sessions' medians."""
     return float(np.median([np.median(cell.samples) for cell in cells]))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdb.base.errors import HvdbError
 from hvdb.judge.efficiency import CAUTION
-from hvdb.predict.collective import Collective
+from hvdb.predict.collective import Collective, median_seconds
 from hvdb.predict.draws import Calibration
 from hvdb.predict.fabric import Fabric
 from hvdb.predict.inputs import Inputs, Training
@@ -41,14 +41,9 @@ def require(made: Inputs) -> None:
             f"{profile.file}: the profile's step takes {made.recorded:.4g} s, and one rank alone took {session:.4g} s "
             f"in {_sessions(made)}: they are not of one training; record the profile again (--record-replay)"
         )
-    if made.fabric.link and (rate := made.fabric.measured_rate()):
-        gbit, described = 8e-9 * rate, made.fabric.link.gbit
-        low, high = POSSIBLE_SHARE
-        if not low * described <= gbit <= high * described:
-            raise HvdbError(
-                f"--link-gbit {described:g}: collectives got {gbit:.3g} Gbit/s of the link on "
-                f"{nodes_text(_measured_worlds(made.fabric))}: one of the two is of another network"
-            )
+    if outside := _outside_of(made.fabric, POSSIBLE_SHARE):
+        worlds = (cell.world for cells in made.fabric.cells.values() for cell in cells if cell.world.nodes > 1)
+        raise HvdbError(f"{outside[0]} on {nodes_text(worlds)}: one of the two is of another network")
 
 
 def told(made: Inputs, calibration: Calibration) -> list[str]:
@@ -66,8 +61,17 @@ def _sessions(made: Inputs) -> str:
     return f"the sessions {', '.join(session.full.session_uuid[:8] for session in made.sessions[:3])}"
 
 
-def _measured_worlds(fabric: Fabric) -> list:
-    return [cell.world for cells in fabric.cells.values() for cell in cells if cell.world.nodes > 1]
+def _outside_of(fabric: Fabric, usual: tuple[float, float]) -> tuple[str, float] | None:
+    """Returns what collectives got of the described link, as text and as a share of it; None if that share is usual or
+    not known."""
+    rate = fabric.measured_rate() if fabric.link else 0.0
+    if not fabric.link or not rate:
+        return None
+    gbit, described = 8e-9 * rate, fabric.link.gbit
+    low, high = usual
+    if low * described <= gbit <= high * described:
+        return None
+    return f"--link-gbit {described:g}: collectives got {gbit:.3g} Gbit/s of the link", gbit / described
 
 
 def _used(made: Inputs) -> Iterator[Collective]:
@@ -117,9 +121,9 @@ def _of_sessions(made: Inputs) -> Iterator[str]:
 
 def _outliers(sessions: Sequence[Training], what: str, values: Sequence[float]) -> Iterator[str]:
     for place, session in enumerate(sessions):
-        others = np.median([*values[:place], *values[place + 1 :]])
-        alike = [other for k, other in enumerate(sessions) if k != place and other.world == session.world]
-        if len(alike) >= 2 and others > 0 and abs(values[place] / others - 1) > ASIDE:
+        alike = [values[k] for k, other in enumerate(sessions) if k != place and other.world == session.world]
+        others = float(np.median(alike)) if len(alike) >= 2 else 0.0
+        if others > 0 and abs(values[place] / others - 1) > ASIDE:
             yield (
                 f"session {session.full.session_uuid[:8]}: {what} took {1e3 * values[place]:.4g} ms, and "
                 f"{1e3 * others:.4g} ms in the others; leave its store out if the machine was busy"
@@ -127,23 +131,16 @@ def _outliers(sessions: Sequence[Training], what: str, values: Sequence[float]) 
 
 
 def _of_link(fabric: Fabric) -> Iterator[str]:
-    if not fabric.link:
-        return
-    if rate := fabric.measured_rate():
-        gbit, described = 8e-9 * rate, fabric.link.gbit
-        low, high = USUAL_SHARE
-        if not low * described <= gbit <= high * described:
-            yield (
-                f"--link-gbit {described:g}: collectives got {gbit:.3g} Gbit/s of the link, "
-                f"{100 * gbit / described:.0f} % of it"
-            )
+    if outside := _outside_of(fabric, USUAL_SHARE):
+        said, share = outside
+        yield f"{said}, {100 * share:.0f} % of it"
 
 
 def _of_collective(known: Collective) -> Iterator[str]:
     what = title(known.operation, known.algorithm)
     for world, cells in known.times.items():
         sizes = [*cells]
-        medians = [float(np.median([np.median(cell.samples) for cell in same])) for same in cells.values()]
+        medians = [*map(median_seconds, cells.values())]
         for place, median in enumerate(medians[:-1]):
             if median > FASTER * min(medians[place + 1 :]):
                 fastest = min(medians[place + 1 :])
@@ -154,21 +151,16 @@ def _of_collective(known: Collective) -> Iterator[str]:
                 )
                 break
     if len(known.times) > 1 and known.operation != "barrier":
-        slowest = {world: _of_large_steps(known, world) for world in known.times}
-        fast, slow = min(slowest, key=slowest.__getitem__), max(slowest, key=slowest.__getitem__)
-        if slowest[fast] and slowest[slow] > APART * slowest[fast]:
-            ratio = slowest[slow] / slowest[fast]
+        curves = known.step_curves()
+        largest = min(float(curve.bytes[-1]) for curve in curves.values())  # step that all worlds may have measured
+        seconds = {world: curve.at(largest) for world, curve in curves.items() if curve.covers(largest)}
+        fast, slow = min(seconds, key=seconds.__getitem__), max(seconds, key=seconds.__getitem__)
+        ratio = seconds[slow] / seconds[fast]
+        if len(seconds) == len(curves) and ratio > APART:
             yield (
                 f"{what}: a large step takes {ratio:.2g} times as long on {slow.nodes} nodes as on {fast.nodes}: are "
                 "both of one network?"
             )
-
-
-def _of_large_steps(known: Collective, world: object) -> float:
-    """Returns the seconds of the largest step that all worlds have measured; 0 if there is none."""
-    curves = known.step_curves()
-    common = min(float(curve.bytes[-1]) for curve in curves.values())
-    return curves[world].at(common) if all(curve.covers(common) for curve in curves.values()) else 0.0
 
 
 def _of_calibration(made: Inputs, calibration: Calibration) -> Iterator[str]:

@@ -12,6 +12,7 @@ import statistics
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ class Predictor:
     def _seconds(self, made: Inputs, operation: str, size: float, world: World, number: int = -1) -> float:
         """Returns the time of a large collective alone in draw `number`; -1: in the middle of all draws."""
         known = made.fabric.tables(operation, world)[operation]
-        return made.fabric.drawn(known, number, lambda *names: self._stream(number, *names)).seconds(world, size)
+        return made.fabric.drawn(known, number, partial(self._stream, number)).seconds(world, size)
 
     def _tables(self, made: Inputs, world: World, draw: _Draw, load: float, fixed: Collection[str]) -> list[str]:
         """Returns the lines of the costs of all operations."""
@@ -212,7 +213,7 @@ class Predictor:
         for operation in made.schedule.operations():
             random = None if "steps" in fixed else self._stream(draw.number, "jitter", operation, str(world))
             for name, known in made.fabric.tables(operation, world).items():
-                drawn = made.fabric.drawn(known, number, lambda *names: self._stream(number, *names))
+                drawn = made.fabric.drawn(known, number, partial(self._stream, number))
                 sizes = {1 << k for k in range(MIN_TABLE_BYTES.bit_length() - 1, 60) if 1 << k < total} | {total}
                 if name.startswith(SMALL):
                     cells = (*known.times.values(), *known.opaque.values())

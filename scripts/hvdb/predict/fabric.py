@@ -14,7 +14,7 @@ from hvdb.predict.collective import Collective, CollectiveTimes, Drawn
 from hvdb.predict.imported import Added
 from hvdb.predict.link import Link, LinkChange
 from hvdb.predict.schedule import TYPES
-from hvdb.predict.steps import BARRIER, World, nodes_text, title
+from hvdb.predict.steps import BARRIER, World, count_text, nodes_text, title
 from hvdb.read.coll_samples import CollSession, SampledCell
 from hvdb.read.predictions import ASSUMED, IMPORTED, MEASURED, Label
 from hvdb.read.runs import Run
@@ -160,7 +160,7 @@ class Fabric:
             for kind, others in ((MEASURED, False), (IMPORTED, True)):
                 mine = [cell for cell in cells if cell.imported == others]
                 if mine and operation in operations:
-                    source = f"{len(mine)} cell{'s' * (len(mine) > 1)} on {nodes_text(c.world for c in mine)}"
+                    source = f"{count_text(len(mine), 'cell')} on {nodes_text(c.world for c in mine)}"
                     made.append(Label(title(operation, algorithm), kind, source))
         if self.stated:
             source = f"'{self.stated}' on all worlds of several nodes, as --algorithm says"

@@ -18,7 +18,7 @@ from hvdb.predict.fabric import Fabric
 from hvdb.predict.imported import Added
 from hvdb.predict.noise import BLOCK
 from hvdb.predict.schedule import NEGOTIATED, Schedule, of_run
-from hvdb.predict.steps import BARRIER, World, nodes_text
+from hvdb.predict.steps import BARRIER, World, count_text, nodes_text
 from hvdb.read import coll_samples, runs
 from hvdb.read.coll_samples import CollSession
 from hvdb.read.predictions import ASSUMED, MEASURED, Label
@@ -346,7 +346,7 @@ def gather(
     steps = sum(len(session.solo_step) for session in sessions)
     made = Inputs(profile, sessions, collectives, cells, of_run(full), late, (0.0, 0.0), [], notes, added)
     middle = made.middle()
-    used = f"{len(sessions)} session{'s' * (len(sessions) > 1)} on {made.nodes_text()}"
+    used = f"{count_text(len(sessions), 'session')} on {made.nodes_text()}"
     made.labels += [
         Label("shape of a step", MEASURED, f"the profile, of {profile.step:.4g} s"),
         Label("step of one rank", MEASURED, found, middle.alone),

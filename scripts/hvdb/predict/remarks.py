@@ -13,13 +13,8 @@ from hvdb.predict.draws import ALONE_SPREAD, EFFICIENCY_SPREAD, Calibration, Out
 from hvdb.predict.fabric import SMALL
 from hvdb.predict.imported import File
 from hvdb.predict.inputs import Inputs
-from hvdb.predict.steps import World, nodes_text, title
+from hvdb.predict.steps import World, count_text, nodes_text, title
 from hvdb.read.predictions import ASSUMED, MEASURED, Label
-
-
-def count_text(count: int, what: str) -> str:
-    """Returns `1 session` or `3 sessions`."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def warnings(made: Inputs, row: Outcome) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from hvdb.judge import efficiency
 from hvdb.predict.draws import GROUPS
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.judge import Judged
-from hvdb.predict.remarks import count_text
-from hvdb.predict.steps import World, nodes_text
+from hvdb.predict.steps import World, count_text, nodes_text
 from hvdb.read.predictions import Measured, Prediction
 
 HEADER = ("ranks", "step ms [90 %]", "efficiency % [90 %]", "measured %", "exposed", "stragglers", "compute")

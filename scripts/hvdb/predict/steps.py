@@ -57,6 +57,11 @@ def title(operation: str, algorithm: str) -> str:
     return f"{operation} by '{algorithm}'" if algorithm else operation
 
 
+def count_text(count: int, what: str) -> str:
+    """Returns `1 session` or `3 sessions`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def nodes_text(worlds: Iterable[World]) -> str:
     """Returns the numbers of nodes of `worlds`: `1 node`, or `2, 3, 4 nodes`."""
     counts = sorted({world.nodes for world in worlds})

@@ -101,6 +101,14 @@ class ContradictionTest(PredictTest):
         self.measure(*usual, training(4, per_node=1, noise=0.001, solo=1.4, none=1.43, full=1.53), collectives(4))
         self.said(r"session \w+: one rank alone took 14\d\d ms, and 100\d(\.\d)? ms in the others; leave its store out")
 
+    def test_sessions_of_another_world_do_not_lie_aside(self) -> None:
+        there = [
+            training(ranks, per_node=1, noise=0.001, none=none, full=none + 0.1)
+            for ranks, none in ((4, 1.02), (2, 1.2))
+        ]
+        self.measure(*there * 3, collectives(4), collectives(2))
+        self.assertNotIn("leave its store out", self.predict(4)[0])
+
     def test_ranks_that_are_faster_among_others_than_alone(self) -> None:
         self.measure(training(4, per_node=1, none=0.947, full=0.97), collectives(4), exposed=0.0)
         out, _ = self.predict(4)
