@@ -34,13 +34,17 @@ from hvdb.predict.link import Link, LinkChange, Quality, quality
 from hvdb.predict.steps import BARRIER, Steps, World, are_known, nodes_text, steps, title
 
 MIN_WORLDS, MIN_SIZES, MAX_SIZES = 3, 6, 512
-# Standard deviation of the drift of h per doubling of the nodes, before any is measured.
-DRIFT = 0.02
+# Standard deviations of the drift per doubling of the nodes, before any is measured: of all of h, and of the part of it
+# that the smallest step takes, too. The wire has one rate, but the slowest of more ranks is later.
+DRIFT, LATENCY_DRIFT = 0.02, 0.15
 # How far worlds lie apart before any is measured: as if so many others had this standard deviation of log h. A few
 # worlds that happen to agree do not say that all agree.
 PRIOR_WORLDS, PRIOR_APART = 2, 0.02
+# The same for two launches on one world. That a world differs from others, too, is taken for a launch of its own.
+PRIOR_AGAIN = 0.01
 NEAR = 2.0  # sizes within this factor tell together how far worlds lie apart
 MAX_T = 8.0  # of Student's t, whose ends no percentile of a band sees
+LEAST = 0.5  # part of the smallest step that is left on fewer nodes, however much its latency drifts
 FALL = (0.5, 1.5)  # range of the slope below the smallest step, as a factor, because nothing is measured there
 # Time of a step of a world that is no power of two over that of another, drawn log-evenly, while one is not measured.
 ODD = (1.0, 1.5)
@@ -71,18 +75,68 @@ Cells = Mapping[int, Sequence[CollectiveTimes]]  # by size, ascending
 class Spread:
     """How far the worlds' curves lie apart, as standard deviations of the logarithm of h.
 
-    apart: at each point of the common grid `bytes`, from the points within a factor of NEAR. Worlds may agree on large
-    steps, which the wire decides, and not on small ones. freedom: degrees of it, PRIOR_WORLDS included. worlds: how
-    many were measured, of each kind (Steps.odd). drift, drift_error: mean and standard deviation of the change per
-    doubling of the nodes.
+    apart, again: of worlds, and of launches on one world, at each point of the common grid `bytes`, from the points
+    within a factor of NEAR. Worlds may agree on large steps, which the wire decides, and not on small ones. freedom:
+    degrees of it, PRIOR_WORLDS included. worlds: how many were measured, of each kind (Steps.odd). drift: see Drift.
     """
 
     bytes: np.ndarray
     apart: np.ndarray
+    again: np.ndarray
     freedom: int
     worlds: tuple[int, int]
-    drift: float
-    drift_error: float
+    drift: Drift
+
+
+@dataclass(frozen=True)
+class Drift:
+    """By how much h changes per doubling of the nodes. all: of its logarithm, at all steps. latency: seconds that come
+    on top of each step, over those of the smallest one; it is at least 0, because the slowest of more ranks is not
+    earlier. covariance: of both, shape (2, 2)."""
+
+    all: float = 0.0
+    latency: float = 0.0
+    covariance: np.ndarray = field(default_factory=lambda: np.zeros((2, 2)))
+
+    @property
+    def error(self) -> float:
+        """The standard deviation of `all`."""
+        return math.sqrt(self.covariance[0, 0])
+
+    def drawn(self, random: np.random.Generator) -> Drift:
+        """Returns a draw of the same, which is exact."""
+        all_steps, latency = random.multivariate_normal([self.all, self.latency], self.covariance)
+        return Drift(all_steps, max(0.0, latency))
+
+
+@dataclass(frozen=True, eq=False)
+class StepForm:
+    """h on worlds that were not measured. curve: the mean of those that were. centre: mean of log2 of their nodes, at
+    each point of the curve."""
+
+    curve: Curve
+    centre: np.ndarray
+    drift: Drift = field(default_factory=Drift)
+    _on: dict[int, Curve] = field(default_factory=dict, init=False)
+
+    def on(self, nodes: int) -> Curve:
+        """Returns the curve on so many nodes."""
+        if nodes not in self._on:
+            doublings, seconds = math.log2(nodes) - self.centre, self.curve.seconds
+            later = np.maximum(doublings * self.drift.latency, LEAST - 1) * seconds[0]
+            made = ascending((seconds + later) * np.exp(doublings * self.drift.all))
+            self._on[nodes] = replace(self.curve, seconds=made)
+        return self._on[nodes]
+
+    def scaled(self, factor: float | np.ndarray, fall: float | None = None) -> StepForm:
+        """Returns the form whose curve takes `factor` times as long."""
+        fall = self.curve.fall if fall is None else fall
+        return replace(self, curve=Curve(self.curve.bytes, ascending(self.curve.seconds * factor), fall))
+
+    def changed(self, curve: Curve) -> StepForm:
+        """Returns the form with another curve, which may begin with one point more."""
+        more = len(curve.bytes) - len(self.centre)
+        return replace(self, curve=curve, centre=np.concatenate([self.centre[:1]] * more + [self.centre]))
 
 
 @dataclass(frozen=True)
@@ -90,15 +144,15 @@ class Drawn:
     """One draw of the time of a collective.
 
     measured: of each measured world, the seconds between nodes against the bytes of the message; of an opaque world,
-    all seconds. a_step: seconds of a step against its bytes, on other worlds, of each kind (Steps.odd); empty: unknown.
-    a_doubling: logarithm of a factor for each doubling of the nodes beyond the largest measured world. inner: the part
-    inside a node, which comes on top of the steps between nodes; None if there is none.
+    all seconds. launched: the same as in the launch that measured them, where another launch would differ. a_step:
+    seconds of a step on other worlds, of each kind (Steps.odd); empty: unknown. inner: the part inside a node, which
+    comes on top of the steps between nodes; None if there is none.
     """
 
     of: Collective
     measured: Mapping[World, Curve]
-    a_step: tuple[Curve, ...]
-    a_doubling: float
+    launched: Mapping[World, Curve]
+    a_step: tuple[StepForm, ...]
     inner: Curve | None
 
     def seconds(self, world: World, size: float) -> float:
@@ -110,8 +164,11 @@ class Drawn:
         if mine and (mine.covers(size) or not self.a_step):
             return inner + mine.at(size)
         form = self.of.steps(world)
-        doublings = max(0.0, math.log2(world.nodes / self.of.largest)) if self.of.times else 0.0
-        return inner + math.exp(doublings * self.a_doubling) * form.seconds(self.a_step[form.odd], size)
+        return inner + form.seconds(self.a_step[form.odd].on(world.nodes), size)
+
+    def same_launch(self) -> Drawn:
+        """Returns the same draw, in the launch that measured each world."""
+        return replace(self, measured={**self.measured, **self.launched})
 
     def on(self, change: LinkChange, present: Link | None, rate: float, drawn: Quality) -> Drawn:
         """Returns the same draw on a changed link (LinkChange.curve). The part inside a node keeps its time. Call only
@@ -124,7 +181,8 @@ class Drawn:
             world: changed(curve, self.of.steps(world).latencies) if world.nodes > 1 else curve
             for world, curve in self.measured.items()
         }
-        return replace(self, measured=measured, a_step=tuple(changed(curve, 1) for curve in self.a_step))
+        a_step = tuple(form.changed(changed(form.curve, 1)) for form in self.a_step)
+        return replace(self, measured=measured, a_step=a_step)
 
 
 @dataclass(frozen=True)
@@ -197,7 +255,7 @@ class Collective:
         middle = self.middle
         if (mine := middle.measured.get(world)) and mine.covers(size):
             return True
-        return bool(middle.a_step) and middle.a_step[0].covers(size * self.steps(world).share)
+        return bool(middle.a_step) and middle.a_step[0].curve.covers(size * self.steps(world).share)
 
     def is_described(self, world: World) -> bool:
         """Returns True if the time on `world` comes from the described link."""
@@ -212,16 +270,16 @@ class Collective:
         """Returns a draw: every cell's session and samples are resampled, and the error of the form is drawn. Without
         `random`, the middle. of_link: what collectives get of the described link in this draw."""
         inner, measured = self._between_nodes(random)
-        if not self.spread:
-            described = self.link and (are_known(self.operation, self.algorithm) or self.algorithm == "nccl")
-            a_step = (self._described(of_link),) * 2 if described else ()
-            drift = 0.0
-        elif random is None:
-            a_step, drift = self._other_kind(self._pooled(measured), math.sqrt(ODD[0] * ODD[1])), self.spread.drift
-        else:
-            a_step, drift = self._drawn_form(self._pooled(measured), random)
+        a_step: tuple[StepForm, ...] = ()
+        launched = {}
+        if self.spread:
+            a_step = self._drawn_form(self._pooled(measured), random)
+            if random:
+                launched, measured = measured, self._again(measured, random)
+        elif self.link and (are_known(self.operation, self.algorithm) or self.algorithm == "nccl"):
+            a_step = (StepForm(self._described(of_link), np.zeros(2)),) * 2
         measured |= {world: _message(cells, random) for world, cells in self.opaque.items()}
-        return Drawn(self, measured, a_step, drift, inner)
+        return Drawn(self, measured, launched, a_step, inner)
 
     def _between_nodes(self, random: np.random.Generator | None = None) -> tuple[Curve | None, dict[World, Curve]]:
         """Returns the part inside a node, if it is known, and the seconds between nodes on each measured world."""
@@ -259,10 +317,12 @@ class Collective:
             made[world] = Curve(curve.bytes * form.share, form.of_a_step(curve.seconds))
         return made
 
-    def _pooled(self, measured: Mapping[World, Curve]) -> tuple[Curve | None, Curve | None]:
-        """Returns the mean curve of h of each kind of worlds (Steps.odd); None if there is none of this kind."""
+    def _pooled(self, measured: Mapping[World, Curve]) -> tuple[StepForm | None, StepForm | None]:
+        """Returns the mean of h of each kind of worlds (Steps.odd); None if there is none of this kind."""
         grid, logs, odd = self._logs(self._of_a_step(measured))
-        return tuple(_mean_curve(grid, logs[odd == kind]) for kind in (False, True))  # type: ignore[return-value]
+        nodes = np.log2([world.nodes for world in measured])
+        made = (_mean_form(grid, logs[odd == kind], nodes[odd == kind]) for kind in (False, True))
+        return tuple(made)  # type: ignore[return-value]
 
     def _logs(self, curves: Mapping[World, Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the bytes of all points; log h there, NaN where a world has not measured it, (worlds, points); and
@@ -282,54 +342,66 @@ class Collective:
         _, measured = self._between_nodes()
         grid, logs, odd = self._logs(self._of_a_step(measured))
         nodes = np.log2([world.nodes for world in self.times])
-        from_mean, freedom = np.full(logs.shape, np.nan), np.zeros(len(grid), dtype=int)
+        from_mean, doublings, latency = (np.full(logs.shape, np.nan) for _ in range(3))
+        freedom = np.zeros(len(grid), dtype=int)
         for kind in (False, True):
-            mine = logs[odd == kind]
-            known = np.sum(~np.isnan(mine), axis=0)
-            from_mean[odd == kind] = mine - np.nansum(mine, axis=0) / np.maximum(known, 1)
-            freedom += np.maximum(known - 1, 0)
-            nodes[odd == kind] -= nodes[odd == kind].mean() if len(mine) else 0.0
+            mine = odd == kind
+            if form := _mean_form(grid, logs[mine], nodes[mine]):
+                there = np.isin(grid, form.curve.bytes)
+                means = np.nanmean(logs[np.ix_(mine, there)], axis=0)
+                from_mean[np.ix_(mine, there)] = logs[np.ix_(mine, there)] - means
+                doublings[np.ix_(mine, there)] = nodes[mine][:, None] - form.centre
+                latency[np.ix_(mine, there)] = np.exp(means[0] - means)
+                freedom[there] += np.sum(~np.isnan(logs[np.ix_(mine, there)]), axis=0) - 1
         if not freedom.any():
             return None
-        apart = _apart(grid, from_mean, freedom)
-        # The weight of a size in the mean of a whole curve.
-        known = np.where(np.isnan(from_mean) | (freedom == 0), 0.0, 1 / (apart**2 + DRIFT**2))
-        means = np.nansum(from_mean * known, axis=1) / np.maximum(known.sum(axis=1), np.finfo(float).tiny)
-        drift, error = _drift(nodes, means, float(np.sqrt(np.mean(apart**2))))
-        still = from_mean - drift * nodes[:, None]
+        found, drift = from_mean, Drift()
+        for _ in range(2):  # worlds that drift apart lie far apart only before the drift is known
+            drift = _drift(grid, from_mean, doublings, latency, np.sqrt(_apart(grid, found, freedom, PRIOR_APART)))
+            found = from_mean - doublings * (drift.all + latency * drift.latency)
         counts = (int(np.sum(~odd)), int(np.sum(odd)))
         free = len(odd) - sum(count > 0 for count in counts) + PRIOR_WORLDS
-        return Spread(grid, _apart(grid, still, freedom), free, counts, drift, error)
+        apart, again = (np.sqrt(_apart(grid, found, freedom, prior)) for prior in (PRIOR_APART, PRIOR_AGAIN))
+        return Spread(grid, apart, again, free, counts, drift)
+
+    def _again(self, measured: Mapping[World, Curve], random: np.random.Generator) -> dict[World, Curve]:
+        """Returns the curves of another launch on each world."""
+        spread = self.spread
+        assert spread
+        made = {}
+        for world, curve in measured.items():
+            again = np.interp(curve.bytes * self.steps(world).share, spread.bytes, spread.again)
+            aside = _student(spread.freedom, random) * again
+            made[world] = replace(curve, seconds=ascending(curve.seconds * np.exp(aside)))
+        return made
 
     def _drawn_form(
-        self, pooled: tuple[Curve | None, Curve | None], random: np.random.Generator
-    ) -> tuple[tuple[Curve, ...], float]:
-        """Returns the curves of h of each kind on worlds that were not measured, and their drift per doubling.
+        self, pooled: tuple[StepForm | None, StepForm | None], random: np.random.Generator | None
+    ) -> tuple[StepForm, StepForm]:
+        """Returns h of each kind on worlds that were not measured; without `random`, the middle.
 
         Such a world lies anywhere among those that were, at all sizes alike. The mean over few worlds is uncertain,
-        too, and so is their spread: Student's t. The drift is one number that is not known exactly, the same for each
-        doubling.
+        too, and so is their spread: Student's t. The drift is not known exactly, but is the same for each doubling.
         """
         spread = self.spread
         assert spread
-        tail = float(np.clip(random.standard_t(spread.freedom), -MAX_T, MAX_T))
-        fall = random.uniform(*FALL)
-        made: list[Curve | None] = []
-        for curve, count in zip(pooled, spread.worlds, strict=True):
-            if curve is not None:
-                aside = math.sqrt(1 + 1 / count) * tail * np.interp(curve.bytes, spread.bytes, spread.apart)
-                curve = Curve(curve.bytes, ascending(curve.seconds * np.exp(aside)), fall)
-            made.append(curve)
-        ratio = ODD[0] * (ODD[1] / ODD[0]) ** random.random()
-        return self._other_kind((made[0], made[1]), ratio), random.normal(spread.drift, spread.drift_error)
-
-    def _other_kind(self, curves: tuple[Curve | None, Curve | None], ratio: float) -> tuple[Curve, ...]:
-        """Returns the curves of both kinds of worlds. One that was not measured is `ratio` from the other."""
-        usual, odd = curves
-        if usual is None:
-            assert odd
-            usual = replace(odd, seconds=odd.seconds / ratio)
-        return usual, odd or replace(usual, seconds=usual.seconds * (ratio if self.has_odd_worlds else 1.0))
+        tail, fall = (_student(spread.freedom, random), random.uniform(*FALL)) if random else (0.0, 1.0)
+        drift = spread.drift.drawn(random) if random else spread.drift
+        usual, odd = (
+            form
+            and replace(form, drift=drift).scaled(
+                np.exp(math.sqrt(1 + 1 / count) * tail * np.interp(form.curve.bytes, spread.bytes, spread.apart)), fall
+            )
+            for form, count in zip(pooled, spread.worlds, strict=True)
+        )
+        if usual and odd:
+            return usual, odd
+        # A kind that was not measured lies between both ends of ODD from the other.
+        ratio = ODD[0] * (ODD[1] / ODD[0]) ** (random.random() if random else 0.5) if self.has_odd_worlds else 1.0
+        if usual:
+            return usual, usual.scaled(ratio)
+        assert odd
+        return odd.scaled(1 / ratio), odd
 
     @property
     def has_odd_worlds(self) -> bool:
@@ -459,40 +531,58 @@ def _resampled(sizes: Sequence[Sequence[CollectiveTimes]], random: np.random.Gen
     return medians
 
 
-def _mean_curve(grid: np.ndarray, logs: np.ndarray) -> Curve | None:
-    """Returns the curve of the mean of `logs` over worlds, at the points that a world has measured."""
-    known = np.any(~np.isnan(logs), axis=0) if len(logs) else np.zeros(len(grid), dtype=bool)
-    return Curve(grid[known], ascending(np.exp(np.nanmean(logs[:, known], axis=0)))) if known.any() else None
+def _mean_form(grid: np.ndarray, logs: np.ndarray, nodes: np.ndarray) -> StepForm | None:
+    """Returns the mean of `logs` over worlds, at the points that a world has measured. nodes: log2 of each world's."""
+    known = ~np.isnan(logs)
+    there = known.any(axis=0)
+    if not there.any():
+        return None
+    centre = (known * nodes[:, None]).sum(axis=0)[there] / known.sum(axis=0)[there]
+    return StepForm(Curve(grid[there], ascending(np.exp(np.nanmean(logs[:, there], axis=0)))), centre)
 
 
-def _apart(grid: np.ndarray, from_mean: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Returns the standard deviation of log h between worlds at each point, with that of the prior."""
-    places, squares = np.log2(np.maximum(grid, 1.0)), np.nansum(from_mean**2, axis=0)
+def _student(freedom: int, random: np.random.Generator) -> float:
+    return float(np.clip(random.standard_t(freedom), -MAX_T, MAX_T))
+
+
+def _near(grid: np.ndarray) -> np.ndarray:
+    """Returns which points lie within a factor of NEAR of which, shape (points, points)."""
+    places = np.log2(np.maximum(grid, 1.0))
+    return np.abs(places[:, None] - places) <= math.log2(NEAR)
+
+
+def _apart(grid: np.ndarray, from_mean: np.ndarray, freedom: np.ndarray, prior: float) -> np.ndarray:
+    """Returns the variance of log h between worlds at each point, with that of the prior."""
+    squares = np.nansum(from_mean**2, axis=0)
     made = np.empty(len(grid))
-    for column, place in enumerate(places):
-        near = np.abs(places - place) <= math.log2(NEAR)
-        if not freedom[near].any():
-            near = np.full(len(grid), True)
-        free = freedom[near].max()
-        found = squares[near].sum() / freedom[near].sum()
-        made[column] = math.sqrt((PRIOR_WORLDS * PRIOR_APART**2 + free * found) / (PRIOR_WORLDS + free))
+    for column, near in enumerate(_near(grid)):
+        known = near if freedom[near].any() else np.full(len(grid), True)
+        free = freedom[known].max()
+        found = squares[known].sum() / freedom[known].sum()
+        made[column] = (PRIOR_WORLDS * prior**2 + free * found) / (PRIOR_WORLDS + free)
     return made
 
 
-def _drift(doublings: np.ndarray, means: np.ndarray, apart: float) -> tuple[float, float]:
-    """Returns mean and standard deviation of the change of log h per doubling of the nodes. doublings, means: of each
-    world, from the mean of its kind.
+def _drift(
+    grid: np.ndarray, from_mean: np.ndarray, doublings: np.ndarray, latency: np.ndarray, apart: np.ndarray
+) -> Drift:
+    """Returns the drift that explains how far the worlds lie from the mean of their kind.
 
-    The slope over the measured worlds is weighed against a drift of 0 +- DRIFT, since few worlds show little of it. How
-    far worlds lie apart tells how much it is worth.
+    from_mean, doublings, latency: of each world and point, NaN where it is not measured: log h and log2 of the nodes,
+    both less the mean, and the seconds of the smallest step over h. A Bayesian linear regression on both numbers of
+    Drift, whose prior is 0 +- (DRIFT, LATENCY_DRIFT). Its errors are those of a point, `apart`, and one of each whole
+    world, since few worlds that happen to agree do not say that all do. Points that are near tell the same, and count
+    together as one.
     """
-    wide = float(np.sum(doublings**2))
-    if wide == 0:
-        return 0.0, DRIFT
-    slope = float(np.sum(doublings * means)) / wide
-    rest = means - slope * doublings
-    free = max(1, len(means) - 2)
-    noise = (PRIOR_WORLDS * min(apart, PRIOR_APART) ** 2 + float(np.sum(rest**2))) / (PRIOR_WORLDS + free)
-    error = noise / wide
-    trust = DRIFT**2 / (DRIFT**2 + error)
-    return trust * slope, math.sqrt(trust * error)
+    together = _near(grid).sum(axis=1) * apart**2
+    precision, right = np.diag([DRIFT**-2, LATENCY_DRIFT**-2]), np.zeros(2)
+    whole = min(PRIOR_APART, float(np.sqrt(np.mean(apart**2)))) ** 2
+    for row, steps_of, share in zip(from_mean, doublings, latency, strict=True):
+        known = ~np.isnan(row)
+        terms = np.stack([steps_of[known], steps_of[known] * share[known]], axis=1)
+        weights = np.linalg.inv(np.diag(together[known]) + whole)
+        precision += terms.T @ weights @ terms
+        right += terms.T @ weights @ row[known]
+    covariance = np.linalg.inv(precision)
+    all_steps, more = map(float, covariance @ right)
+    return Drift(all_steps, max(0.0, more), covariance)

@@ -228,10 +228,14 @@ class Predictor:
         """Returns the lines of one draw."""
         number = -1 if "collectives" in fixed else draw.number
         load = draw.load
+        uncertain = 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
         if draw.measured.nodes == 1 < world.nodes:  # shared memory and a network do not suffer alike
-            load **= 0.5 if "overlap" in fixed else self._stream(draw.number, "load").random()
-        elif number >= 0 and self.calibration.alone[draw.session]:
-            load *= self._middle_over_drawn(draw)
+            load **= uncertain
+        else:
+            if world != draw.measured or made is not self.inputs:  # messages of other sizes suffer less or more
+                load **= 0.5 + uncertain
+            if number >= 0 and self.calibration.alone[draw.session]:
+                load *= self._middle_over_drawn(draw)
         lines = ["draw", *self._tables(made, world, draw, load, fixed)]
         if made.schedule.name == NEGOTIATED:
             low, high = made.copy
@@ -248,13 +252,12 @@ class Predictor:
         """Returns by how much the collectives of the session's world are faster in their middle than in this draw: the
         training has measured its reductions, whatever collectives alone are drawn to take."""
         size = self.inputs.schedule.message(self.inputs.gradient_bytes)
-        drawn, middle = (
-            sum(
-                self._seconds(self.inputs, operation, size, draw.measured, number)
-                for operation in self.inputs.schedule.operations()
-            )
-            for number in (draw.number, -1)
-        )
+        middle = drawn = 0.0
+        for operation in self.inputs.schedule.operations():
+            known = self.inputs.fabric.tables(operation, draw.measured)[operation]
+            made = self.inputs.fabric.drawn(known, draw.number, partial(self._stream, draw.number))
+            drawn += made.same_launch().seconds(draw.measured, size)
+            middle += self._seconds(self.inputs, operation, size, draw.measured)
         return middle / drawn
 
     def _rate(self, made: Inputs, world: World) -> float:

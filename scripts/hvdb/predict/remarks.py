@@ -64,9 +64,9 @@ def labels(variants: Sequence[Inputs], worlds: Sequence[World], calibration: Cal
         for operation in inputs.schedule.operations() if largest.nodes > 1 else ():
             known = inputs.fabric.tables(operation, largest)[operation]
             if known.spread and largest.nodes > known.largest:
-                error = known.spread.drift_error
+                error = known.spread.drift.error
                 source = f"as over the measured nodes, by as much a doubling, +- {error:.2g}"
-                drift = round(known.spread.drift, 4)
+                drift = round(known.spread.drift.all, 4)
                 made.append(Label(f"drift of {title(operation, known.algorithm)}", ASSUMED, source, drift))
     made += _of_sessions(variants, worlds, calibration)
     return tuple(dict.fromkeys(made))

@@ -4,6 +4,7 @@ import math
 import sqlite3
 import unittest
 from collections.abc import Callable
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -12,7 +13,7 @@ from synthetic_store import REPOSITORY
 
 from hvdb.base.errors import HvdbError, TooLittle
 from hvdb.predict import collective
-from hvdb.predict.collective import DRIFT, PRIOR_APART, CollectiveTimes, gather
+from hvdb.predict.collective import DRIFT, PRIOR_APART, CollectiveTimes, Drift, gather
 from hvdb.predict.curve import Curve, ascending
 from hvdb.predict.steps import Steps, World, steps
 
@@ -90,7 +91,7 @@ class Form(unittest.TestCase):
         still = cells()
         slow = [CollectiveTimes(cell.world, cell.size, 1.2 * cell.samples, "slow") for cell in still]
         cost = gather("all_reduce", "ring", [*still, *slow])
-        drawn = [cost.draw(np.random.default_rng(number)).measured[World(4)].seconds for number in range(40)]
+        drawn = [cost.draw(np.random.default_rng(number)).launched[World(4)].seconds for number in range(40)]
         ratios = [seconds / drawn[0] for seconds in drawn]
         for ratio in ratios:
             np.testing.assert_allclose(ratio, ratio[0])
@@ -117,7 +118,8 @@ class Form(unittest.TestCase):
         self.assertAlmostEqual(cost.middle.seconds(world, size) / true, 1, places=6)
         random = np.random.default_rng(1)
         draws = [cost.draw(random) for _ in range(200)]
-        low, high = np.quantile([d.seconds(world, size) / math.exp(7 * d.a_doubling) for d in draws], [0.05, 0.95])
+        still = [replace(d, a_step=tuple(replace(form, drift=Drift()) for form in d.a_step)) for d in draws]
+        low, high = np.quantile([d.seconds(world, size) for d in still], [0.05, 0.95])
         # The slope below the smallest step moves it by 4 %; three worlds that agree may lie 1.4 % apart.
         self.assertTrue(0.92 * true < low < 0.97 * true and 1.03 * true < high < 1.08 * true, (low, true, high))
 
@@ -190,12 +192,26 @@ class Draws(unittest.TestCase):
         drift = math.log(1.05)
         cost = gather("all_reduce", "ring", cells(factor=lambda nodes: math.exp(drift * math.log2(nodes))))
         assert cost.spread
-        self.assertTrue(0.3 * drift < cost.spread.drift < drift, cost.spread.drift)
+        self.assertTrue(0.3 * drift < cost.spread.drift.all < drift, cost.spread.drift)
+
+    def test_a_latency_that_grows_with_the_nodes_is_found(self) -> None:
+        """Each step takes 10 us more per doubling: large steps drift by nothing, and 8 nodes are as they would be."""
+        made = cells()
+        for cell in made:
+            later = steps("all_reduce", "ring", cell.world).count * 10e-6 * (math.log2(cell.world.nodes) - 1)
+            cell.samples[:] += later
+        cost = gather("all_reduce", "ring", made)
+        assert cost.spread
+        self.assertGreater(cost.spread.drift.latency, 0.08)
+        self.assertLess(abs(cost.spread.drift.all), 0.01)
+        for size in (1 << 17, 1 << 23):
+            true = 14 * (latency_and_rate(size / 8) + 2 * 10e-6)
+            self.assertAlmostEqual(cost.middle.seconds(World(8), size) / true, 1, delta=0.06)
 
     def test_many_worlds_narrow_the_drift(self) -> None:
         few, many = (gather("all_reduce", "ring", cells(nodes=nodes)) for nodes in ((2, 3, 4), (2, 4, 8, 16, 32)))
         assert few.spread and many.spread
-        self.assertTrue(many.spread.drift_error < 0.5 * few.spread.drift_error < 0.5 * DRIFT)
+        self.assertTrue(many.spread.drift.error < 0.5 * few.spread.drift.error < 0.5 * DRIFT)
 
     def test_worlds_that_are_no_power_of_two_are_a_kind_of_their_own(self) -> None:
         # An odd world takes 1.3 times as long a step. 3 nodes tell of 6, and 2 and 4 of 8, without a wide band.
@@ -220,10 +236,22 @@ class Draws(unittest.TestCase):
         draws = [cost.draw(random) for _ in range(200)]
         size = 1 << 19
         for draw in draws:
-            near, far = (draw.seconds(World(n), n * size) / (2 * (n - 1)) for n in (8, 64))
-            self.assertAlmostEqual(math.log(far / near), 3 * draw.a_doubling, places=9)
+            near, middle, far = (draw.seconds(World(n), n * size) / (2 * (n - 1)) for n in (8, 64, 512))
+            latency = draw.a_step[0].drift.latency * latency_and_rate(SIZES[0] / 4)
+            doubled = math.exp(-3 * draw.a_step[0].drift.all)
+            self.assertAlmostEqual(middle * doubled - near, 3 * latency, delta=0.02 * near)
+            self.assertAlmostEqual(far * doubled - middle, 3 * latency / doubled, delta=0.02 * near)
         assert cost.spread
-        self.assertAlmostEqual(np.std([d.a_doubling for d in draws]), cost.spread.drift_error, delta=0.003)
+        drifts = [d.a_step[0].drift.all for d in draws]
+        self.assertAlmostEqual(np.std(drifts), cost.spread.drift.error, delta=0.003)
+
+    def test_another_launch_on_a_measured_world_differs(self) -> None:
+        cost = gather("all_reduce", "ring", cells(noise=0.05, random=np.random.default_rng(1)))
+        random, world, size = np.random.default_rng(1), World(4), 1 << 20
+        draws = [cost.draw(random) for _ in range(200)]
+        same = np.std([math.log(draw.same_launch().seconds(world, size)) for draw in draws])
+        again = np.std([math.log(draw.seconds(world, size)) for draw in draws])
+        self.assertTrue(0.005 < math.sqrt(again**2 - same**2) < 0.03, (same, again))
 
     def test_the_band_covers_nine_tenths_of_constructed_truths(self) -> None:
         """Worlds differ by a factor of 3 %, and drift by 1 % per doubling: the 90 % bands hold the truth."""

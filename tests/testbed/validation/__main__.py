@@ -246,11 +246,17 @@ class NetworkMeasurement(Measurement):
     def _calibrate(self, nodes: int) -> None:
         with self._network(nodes) as net:
             self.latency = calibrate(net).latency_seconds
-            usual = ["--no-bound", "-n", "10", "-w", "2", "-f", "2", "--max-time", "1", "--place", "in"]
-            ring = ["--collective", "all_reduce,reduce_scatter,all_gather", "--algorithm", "ring"]
-            self._bench(net, self.inputs, "coll", *usual, *ring, "-b", "8K", "-e", str(self.block.size))
-            small = ["--algorithm", "doubling", "-b", "1K", "-e", "32K"]
-            self._bench(net, self.inputs, "coll", *usual, *small)
+            # A message that takes one frame of the network more takes longer at once. Powers of two alone may all lie
+            # just below such steps, so sizes between them are measured as well, with half the time for each.
+            for words in (
+                f"--collective all_reduce,reduce_scatter,all_gather --algorithm ring -b 8K -e {self.block.size} "
+                "--max-time 1",
+                "--algorithm ring -b 12K -e 48K --max-time 0.5",
+                "--algorithm doubling -b 1K -e 32K --max-time 0.5",
+                "--algorithm doubling -b 1536 -e 24K --max-time 0.5",
+            ):
+                usual = ["--no-bound", "-n", "10", "-w", "2", "-f", "2", "--place", "in"]
+                self._bench(net, self.inputs, "coll", *usual, *words.split())
             self._bench(net, self.inputs, "coll", "--collective", "barrier", "-n", "10", "--max-time", "1")
             if nodes == CALIBRATED[-1]:
                 words = [*self.block.schedules()[0].split(), "--num-warmup-batches", "2", "--num-iters", "24"]
