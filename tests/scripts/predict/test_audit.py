@@ -15,6 +15,7 @@ from harness import FolderTest
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD, TRUTHS = "2026-11-26-prediction", "2026-11-26-prediction-truths"
+SECOND = "2026-11-29-validation"
 RECORDED = ROOT / "results/recorded"
 DESIGNED, REPLACED, EVERYTHING = "118 of 144", "140 of 144", "165 of 192"
 PAGES = (ROOT / "README.md", ROOT / "docs/prediction.md", RECORDED / RECORD / "README.md")
@@ -30,6 +31,16 @@ class AuditTest(FolderTest):
     def test_the_kept_output_follows_from_the_files(self) -> None:
         kept = (RECORDED / RECORD / "audit.txt").read_text(encoding="utf-8")
         self.assertEqual(audited(RECORDED).splitlines(), kept.splitlines())
+
+    def test_the_second_record_follows_from_its_files(self) -> None:
+        kept = (RECORDED / SECOND / "audit.txt").read_text(encoding="utf-8")
+        command = [sys.executable, "-B", RECORDED / SECOND / "audit.py"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG).stdout
+        self.assertEqual(done.splitlines(), kept.splitlines())
+        for page in (ROOT / "README.md", ROOT / "docs/prediction.md", RECORDED / SECOND / "README.md"):
+            text = " ".join(page.read_text(encoding="utf-8").split())
+            for figure in ("319 of 384", "154 of 192"):
+                self.assertTrue(f"{figure} inside" in kept and figure in text, (page, figure))
 
     def test_another_measured_step_is_another_output(self) -> None:
         for name in (RECORD, TRUTHS):
