@@ -296,7 +296,8 @@ class SeveralNodesTest(PredictTest):
             # In proportion to the bytes that a rank sends: 2 (N - 1) / N of the message. On 4 nodes 0.1 s.
             true = 1.02 + 0.1 * ((row["ranks"] - 1) / row["ranks"]) / (3 / 4)
             with self.subTest(row["ranks"]):
-                self.assertAlmostEqual(row["step_seconds"]["middle"], true, 2)
+                # A latency that may grow with the nodes, but not fall, moves the middle of all draws by less than 1 %.
+                self.assertTrue(true - 0.005 < row["step_seconds"]["middle"] < 1.01 * true, (row, true))
                 self.assertLess(row["step_seconds"]["low"], true)
                 self.assertGreater(row["step_seconds"]["high"], true)
         widths = [row["step_seconds"]["high"] - row["step_seconds"]["low"] for row in made["rows"]]
