@@ -96,7 +96,7 @@ def _of_sessions(variants: Sequence[Inputs], worlds: Sequence[World], calibratio
     if known and (others or len(variants) > 1):
         source = "half of the draws: as measured; half: in proportion to the rate of the reductions"
         made.append(Label("slowdown by overlap elsewhere", ASSUMED, f"on other worlds and for what-ifs, {source}"))
-        source = "on other worlds and for what-ifs as in the sessions"
+        source = "on other worlds and for what-ifs from its root to its power of 1.5"
         if max(worlds).nodes > 1 == min(session.world.nodes for session in inputs.sessions):
             source += "; from one node to several: from as fast as alone to that"
         made.append(Label("reductions beside compute elsewhere", ASSUMED, source))
