@@ -357,11 +357,11 @@ class Collective:
             return None
         found, drift = from_mean, Drift()
         for _ in range(2):  # worlds that drift apart lie far apart only before the drift is known
-            drift = _drift(grid, from_mean, doublings, latency, np.sqrt(_apart(grid, found, freedom, PRIOR_APART)))
+            drift = _drift(grid, from_mean, doublings, latency, _apart(grid, found, freedom, PRIOR_APART))
             found = from_mean - doublings * (drift.all + latency * drift.latency)
         counts = (int(np.sum(~odd)), int(np.sum(odd)))
         free = len(odd) - sum(count > 0 for count in counts) + PRIOR_WORLDS
-        apart, again = (np.sqrt(_apart(grid, found, freedom, prior)) for prior in (PRIOR_APART, PRIOR_AGAIN))
+        apart, again = (_apart(grid, found, freedom, prior) for prior in (PRIOR_APART, PRIOR_AGAIN))
         return Spread(grid, apart, again, free, counts, drift)
 
     def _again(self, measured: Mapping[World, Curve], random: np.random.Generator) -> dict[World, Curve]:
@@ -552,14 +552,14 @@ def _near(grid: np.ndarray) -> np.ndarray:
 
 
 def _apart(grid: np.ndarray, from_mean: np.ndarray, freedom: np.ndarray, prior: float) -> np.ndarray:
-    """Returns the variance of log h between worlds at each point, with that of the prior."""
+    """Returns the standard deviation of log h between worlds at each point, with that of the prior."""
     squares = np.nansum(from_mean**2, axis=0)
     made = np.empty(len(grid))
     for column, near in enumerate(_near(grid)):
         known = near if freedom[near].any() else np.full(len(grid), True)
         free = freedom[known].max()
         found = squares[known].sum() / freedom[known].sum()
-        made[column] = (PRIOR_WORLDS * prior**2 + free * found) / (PRIOR_WORLDS + free)
+        made[column] = math.sqrt((PRIOR_WORLDS * prior**2 + free * found) / (PRIOR_WORLDS + free))
     return made
 
 

@@ -237,10 +237,12 @@ class Draws(unittest.TestCase):
         size = 1 << 19
         for draw in draws:
             near, middle, far = (draw.seconds(World(n), n * size) / (2 * (n - 1)) for n in (8, 64, 512))
-            latency = draw.a_step[0].drift.latency * latency_and_rate(SIZES[0] / 4)
-            doubled = math.exp(-3 * draw.a_step[0].drift.all)
-            self.assertAlmostEqual(middle * doubled - near, 3 * latency, delta=0.02 * near)
-            self.assertAlmostEqual(far * doubled - middle, 3 * latency / doubled, delta=0.02 * near)
+            form = draw.a_step[0]
+            step, all_steps = 3 * form.drift.latency * form.curve.seconds[0], form.drift.all
+            (centre,) = {float(at) for at in form.centre[form.curve.bytes >= size / 2][:2]}
+            for lower, higher, nodes in ((near, middle, 8), (middle, far, 64)):
+                expected = step * math.exp((math.log2(nodes) - centre) * all_steps)
+                self.assertAlmostEqual(higher * math.exp(-3 * all_steps) - lower, expected, delta=1e-9 * near)
         assert cost.spread
         drifts = [d.a_step[0].drift.all for d in draws]
         self.assertAlmostEqual(np.std(drifts), cost.spread.drift.error, delta=0.003)
