@@ -75,7 +75,7 @@ def judge_others(a: Results, b: Results, rows: Sequence[str], threshold: float, 
     differences = [fact for fact in facts if fact.first != fact.second]
     _require_expected(a.program, differences, expected)
     names, missing = others.matched(a, b, rows)
-    samples = {name: (_evenly(a.seconds[name]), _evenly(b.seconds[name])) for name in names}
+    samples = {name: (_evenly(a.costs[name]), _evenly(b.costs[name])) for name in names}
     means = {name for name, pair in samples.items() if min(map(len, pair)) == 1}
     for name in means:  # one observation a side gives no verdict: a mean is no sample like those of the other side
         samples[name] = tuple(np.array([np.median(values)]) for values in samples[name])
@@ -83,7 +83,7 @@ def judge_others(a: Results, b: Results, rows: Sequence[str], threshold: float, 
     judged = verdict.judge_unpaired(costs, dict.fromkeys(names, threshold))
     outcomes = []
     for name, judgement in judged.items():
-        rates = (float(1 / np.median(a.seconds[name])), float(1 / np.median(b.seconds[name])))
+        rates = (float(1 / np.median(a.costs[name])), float(1 / np.median(b.costs[name])))
         notes = [ONE_MEAN if name in means else ONE_PROCESS]
         outcomes.append(
             Outcome(name, judgement, rates, paired=False, differences=differences, foreign=True, notes=notes)

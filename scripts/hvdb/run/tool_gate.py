@@ -25,8 +25,9 @@ from hvdb.judge import verdict
 from hvdb.judge.sides import Outcome
 from hvdb.judge.verdict import Judgement
 from hvdb.read import others
-from hvdb.read.imported_collectives import MAX_BYTES, MAX_SECONDS
+from hvdb.read.collective_rows import MAX_SECONDS
 from hvdb.read.others import MIN_SECONDS, Results
+from hvdb.read.output_text import MAX_BYTES
 from hvdb.run import gate, gate_plan
 from hvdb.show.verdict_report import Report
 
@@ -90,11 +91,11 @@ class Pairs:
             about = f"side {side} of pair {self.count + 1}"
             if run.facts != self.facts:
                 raise NotComparable(f"{about} says {run.facts}, and side a of the first pair said {self.facts}")
-            if lost := [name for name in self.seconds if name not in run.seconds]:
+            if lost := [name for name in self.seconds if name not in run.costs]:
                 self.failed[side] += 1
                 raise HvdbError(f"{about} printed no row '{lost[0]}', which the first pair has")
         for name, pairs in self.seconds.items():
-            pairs.append([float(np.median(results[side].seconds[name])) for side in ("a", "b")])
+            pairs.append([float(np.median(results[side].costs[name])) for side in ("a", "b")])
 
     def ratios(self) -> dict[str, np.ndarray]:
         """Returns row -> log(seconds of B / seconds of A) of each pair, (pairs,)."""
@@ -173,7 +174,7 @@ def _keep(file: Path, pairs: Pairs) -> None:
     whole_file.write_text(file, json.dumps(asdict(pairs), allow_nan=False) + "\n")
 
 
-def run_side(bench: Bench, tool: str, side: str, pair: int) -> Results:
+def run_side(bench: Bench, tool: str, rows: Sequence[str], side: str, pair: int) -> Results:
     """Makes one run. Errors: HvdbError if it fails, or prints no result of `tool`."""
     about, words, limit = f"side {side} of pair {pair}", bench.commands[side], bench.timeout_seconds
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -184,10 +185,8 @@ def run_side(bench: Bench, tool: str, side: str, pair: int) -> Results:
             failure = gate.failure(error, errors, output)
         output.seek(0)
         try:
-            results = others.parse(output.read(MAX_BYTES + 1))
-            if results.program != others.TOOLS[tool]:
-                raise Malformed(f"it is one of {results.program}")
-        except Malformed as error:  # nccl-tests ends with an exit code above 0 after wrong elements
+            results = others.chosen(others.parse(output.read(MAX_BYTES + 1), tool), rows, "its output")
+        except (Malformed, HvdbError) as error:  # nccl-tests ends with an exit code above 0 after wrong elements
             failure += f"{' and ' if failure else ''}printed no result of {others.TOOLS[tool]}: {error}"
     if failure:
         raise HvdbError(f"{about} {failure}; {gate.kept(bench.file)}")
@@ -202,7 +201,7 @@ def measure(bench: Bench, pairs: Pairs) -> Report:
         results: dict[str, Results] = {}
         for side in gate_plan.order(plan.seed, number):
             try:
-                results[side] = run_side(bench, plan.tool, side, number)
+                results[side] = run_side(bench, plan.tool, plan.rows, side, number)
             except (HvdbError, KeyboardInterrupt):
                 pairs.failed[side] += 1
                 if pairs.seconds:

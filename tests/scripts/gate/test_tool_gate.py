@@ -98,7 +98,7 @@ class ToolCase(FolderTest):
 
 class ToolGateTest(ToolCase):
     def test_equal_commands_are_no_regression(self) -> None:
-        for tool, rows in (("osu", 2), ("nccl-tests", 4), ("gbench", 2)):
+        for tool, rows in (("osu", 2), ("nccl-tests", 2), ("gbench", 2)):
             with self.subTest(tool):
                 self.file.unlink(missing_ok=True)
                 done = self.gate(tool, self.side(tool, "b"), "--json", "v.json")
@@ -150,7 +150,8 @@ class ToolGateTest(ToolCase):
         done = self.gate("nccl-tests", b, "--row", "all_reduce float 1024", code=0)
         self.assertIn("gate: PASS (1 PASS)", done.stdout)
         self.file.unlink()
-        done = self.gate("nccl-tests", b, "--row", "*1048576*", code=1)
+        rows = ("--row", "*1048576*", "--row", "*1048576 in place")
+        done = self.gate("nccl-tests", b, *rows, code=1)
         self.assertIn("gate: REGRESSION (2 REGRESSION)", done.stdout, "out of place and in place")
         self.file.unlink()
         done = self.gate("nccl-tests", b, "--row", "all_gather *", code=2)
@@ -177,8 +178,10 @@ class ToolGateTest(ToolCase):
         self.assertNotIn("pair 2 of", done.stderr)
 
     def test_wrong_results_are_no_verdict(self) -> None:
-        self.refused("nccl-tests", "wrong", r"side b of pair 1 printed no result of nccl-tests: line 3: wrong elements")
-        self.refused("gbench", "error", "printed no result of Google Benchmark: 'BM_1024' ended with an error")
+        self.refused(
+            "nccl-tests", "wrong", r"side b of pair 1 printed no result of nccl-tests: .*: line 3: wrong elements"
+        )
+        self.refused("gbench", "error", "printed no result of Google Benchmark: .*'BM_1024': it ended with an error")
         self.assertFalse(self.file.exists())
 
     def test_wrong_results_are_named_where_the_program_says_it_failed(self) -> None:
@@ -353,29 +356,24 @@ class CompareOthersTest(FolderTest):
             return document({**good[0], **changes})
 
         for words, a in (
-            ("'BM_x' ended with an error", one(error_occurred=True)),
-            (r"time_unit of 'BM_x': 'h' is not one of ns, us, ms, s", one(time_unit="h")),
-            ("real_time of 'BM_x': 0 is not a number above 0", one(real_time=0)),
-            ("real_time of 'BM_x': nan is not a number above 0", one(real_time=math.nan)),
-            ("real_time of 'BM_x' is shorter than", one(real_time=1e-320)),
-            ("'BM_x' occurs twice", document(good[0], good[0])),
-            ("name of a benchmark: 'x+...x+' is not", one(name="x" * 1000)),
-            (r"'\\x1b\[2J' ended with an error", one(name="\x1b[2J", error_occurred=True)),
-            ("are there only aggregates", one(run_type="aggregate")),
-            ("repetition_index: -1 is not", one(repetition_index=-1)),
+            ("'BM_x': it ended with an error", one(error_occurred=True)),
+            (r"'BM_x': time_unit: 'h' is not one of ns, us, ms, s", one(time_unit="h")),
+            ("'BM_x': real_time: 0 is not a number above 0", one(real_time=0)),
+            ("'BM_x': real_time: nan is not a number above 0", one(real_time=math.nan)),
+            ("'BM_x': real_time is not from 1e-15 s", one(real_time=1e-320)),
+            (r"'\\x1b\[2J': it ended with an error", one(name="\x1b[2J", error_occurred=True)),
+            ("no row with a time", one(run_type="aggregate")),
             (r"benchmarks\[1\]: 1 is not a table", document(1)),  # type: ignore[arg-type]
             ("benchmarks: .* is not a list of at most 100000", {"context": {}, "benchmarks": [{}] * 100_001}),
             ("benchmarks: {} is not a list of at most", {"context": {}, "benchmarks": {}}),
             ("no whole JSON", json.dumps(document(*good))[:-4]),
             ("neither JSON nor a table", "\x1b[31mhello"),
             ("neither JSON nor a table", ""),
-            ("'all_reduce float 4' occurs twice", "# OSU MPI Allreduce Latency Test\n4 1.0\n4 2.0\n"),
-            ("wrong elements", f"{START}{HEADING} 1024 256 float sum -1 9 1 1 7 9 1 1 0\n"),
         ):
             with self.subTest(words):
                 _, err = self.compare(a, document(*good), code=2)
                 self.assertEqual(len(err.splitlines()), 1)
-                self.assertRegex(err, f"a.out: no store, and not a result of .*{words}")
+                self.assertRegex(err, f"(a.out: no store, and not a result of .*|A: row ){words}")
 
     def test_what_cannot_be_compared(self) -> None:
         a = document(*samples("BM_x", 1, 1.0, 5))
@@ -408,13 +406,13 @@ class ReaderTest(unittest.TestCase):
         skipped = {"name": "BM_y", "run_type": "iteration", "skipped": True, "skip_message": "no such device"}
         text = json.dumps(document(*samples("BM_x", 1, 1.0, 4), mean, skipped)).replace('"NaN"', "NaN")
         results = others.parse(text.encode())
-        self.assertEqual({name: len(times) for name, times in results.seconds.items()}, {"BM_x": 4})
+        self.assertEqual({name: len(times) for name, times in results.costs.items()}, {"BM_x": 4})
         self.assertEqual(results.facts, {"num_cpus": "2", "library_build_type": "release"})
 
     def test_every_unit_is_seconds(self) -> None:
         for unit, scale in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
             entry = {**samples("BM_x", 1, 1.0, 1)[0], "time_unit": unit, "real_time": 5}
-            (seconds,) = others.parse(json.dumps(document(entry)).encode()).seconds["BM_x"]
+            (seconds,) = others.parse(json.dumps(document(entry)).encode()).costs["BM_x"]
             self.assertAlmostEqual(seconds / scale, 5)
 
     def test_too_much_is_refused(self) -> None:
@@ -427,7 +425,7 @@ class ReaderTest(unittest.TestCase):
             head = START.replace("all_reduce", test)
             text = f"{head}{HEADING} 1024 256 float {redop} -1 20.0 1 1 0 20.0 1 1 N/A\n"
             self.assertEqual(
-                [*others.parse(text.encode()).seconds], [f"{operation} float 1024", f"{operation} float 1024 in place"]
+                [*others.parse(text.encode()).costs], [f"{operation} float 1024", f"{operation} float 1024 in place"]
             )
 
 
