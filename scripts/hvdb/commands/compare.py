@@ -82,7 +82,6 @@ def judge_others(
     facts = [Difference(key, a.facts.get(key), b.facts.get(key), True) for key in keys]
     differences = [fact for fact in facts if fact.first != fact.second]
     _require_expected(a.program, differences, expected)
-    a, b = (others.chosen(side, rows, "--row") for side in (a, b))
     names, missing = others.matched(a, b, rows)
     samples = {name: (_evenly(a.costs[name]), _evenly(b.costs[name])) for name in names}
     means = {name for name, pair in samples.items() if min(map(len, pair)) == 1}

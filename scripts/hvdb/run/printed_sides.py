@@ -224,8 +224,8 @@ class PrintedSides:
     def _read(self, content: bytes) -> Results:
         if self.plan.metrics:
             wanted = metrics.read_options(self.plan.metrics, self.plan.higher)
-            return others.chosen(metrics.parse(content, wanted), self.plan.rows, "--row")
-        return others.chosen(others.parse(content, self.plan.tool), self.plan.rows, "--row")
+            return others.chosen(metrics.parse(content, wanted), self.plan.rows, "its output")
+        return others.chosen(others.parse(content, self.plan.tool), self.plan.rows, "its output")
 
     def keep(self, cell: str, pair: int, failed: dict[str, str]) -> None:
         """Keeps the pair. Errors: NotComparable if the sides did different work; HvdbError."""

@@ -39,7 +39,7 @@ NOTES = (
 def _rate_text(outcome: Outcome, side: int) -> str:
     rate = outcome.rates[side]
     if outcome.metric:
-        return tables.with_unit(tables.number(outcome.values[side]), outcome.metric[0] or "-")
+        return f"{tables.number(outcome.values[side])} {outcome.metric[0]}".rstrip()
     if not outcome.foreign:
         return tables.with_unit(tables.number(rate), outcome.unit)
     unit, scale = next((item for item in _TIMES.items() if item[1] >= rate), ("ns", 1e9))
