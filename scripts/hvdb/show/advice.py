@@ -296,6 +296,7 @@ RULES: tuple[Callable[[Evidence], Advice | None], ...] = (
     busy_machine,
     slow_ranks,
     exposed_communication,
+    waiting_for_input,
     interference,
     overlap_slowdown,
     control_plane,

@@ -197,9 +197,8 @@ def _others(runs: Sequence[Run]) -> list[Block]:
     if not runs:
         return []
     rows = []
-    titles = {
-        part: title for part, title in tables.COMPONENTS.items() if any(part in run.decomposition for run in runs)
-    }
+    absent = {"input"} - {part for run in runs for part in run.decomposition}  # most trainings never wait for input
+    titles = {part: title for part, title in tables.COMPONENTS.items() if part not in absent}
     for run in runs:
         shares = [_share(part, run.decomposition.get(part)) for part in titles]
         rows.append((run.short_id, f"{name(run)}, {world(run)}", *shares))
