@@ -134,7 +134,7 @@ class _Table:
             self.entries.append((number, [], f"longer than {MAX_LINE} characters"))
             return
         tokens = line.partition("|")[0].split()
-        if self.pending and len(tokens) > 3 and all(map(_VALUE.fullmatch, tokens[:4])):
+        if self.pending and len(tokens) > 3 and all(map(_VALUE.fullmatch, tokens[:3])):
             number, begun = self.pending
             fields = self._fields(begun, tokens)
         elif not tokens[0].isdigit() or _is_text(tokens):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -284,8 +283,9 @@ def _gpu_seconds(state: dict[str, Any]) -> float:
         if tag in tagged:
             data = record.value(_Entries, tagged[tag], tag)
             value = next((one.get("value") for one in data if one.get("name") == "value"), None)
-            try:  # nvbench writes numbers as texts, and versions before 1.0 did not
-                return _long_enough(float(value) if isinstance(value, str | float) else math.nan, tag)
-            except ValueError as error:
+            try:  # nvbench writes numbers as texts
+                seconds = float(value)  # type: ignore[arg-type]
+            except (TypeError, ValueError) as error:
                 raise Malformed(f"{tag} is not a number") from error
+            return _long_enough(seconds, tag)
     raise Malformed(f"it has no mean GPU time ({_NVBENCH_TIMES[0]})")
