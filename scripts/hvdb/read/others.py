@@ -41,6 +41,8 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHOWN_NAMES = 5
 _MAX_NAME = 300  # a longer name is cut, and a digest keeps it apart from others
 _Entries = Annotated[list[dict[str, object]], Count(MAX_ROWS)]
+# (name, indices) of a benchmark -> "iteration" or the kind of an aggregate -> entries
+_Groups = dict[tuple[object, ...], dict[str, list[dict[str, Any]]]]
 _Row = tuple[str, Sequence[float], str]  # name, samples, why it cannot be used
 _NVBENCH_TIMES = ("nv/cold/time/gpu/mean", "nv/cpu_only/time/cpu/mean")
 
@@ -192,9 +194,9 @@ def _benchmarks(output: Output) -> dict[str, Results]:
     """Returns the results of Google Benchmark and of nvbench."""
     found: dict[str, tuple[dict[str, str], list[_Row]]] = {}
     for document in output.documents:
-        if not isinstance(document, dict) or "benchmarks" not in document:
+        is_nvbench = isinstance(document, dict) and bool({"meta", "devices"} & document.keys())
+        if not isinstance(document, dict) or "benchmarks" not in document or not (is_nvbench or "context" in document):
             continue
-        is_nvbench = "meta" in document or "devices" in document
         facts, rows = _nvbench(document) if is_nvbench else _google_benchmark(document)
         before, all_rows = found.setdefault(NVBENCH if is_nvbench else GBENCH, (facts, []))
         if facts != before:
@@ -209,7 +211,7 @@ def _google_benchmark(document: dict[str, Any]) -> tuple[dict[str, str], Iterabl
     keys = ("num_cpus", "library_build_type")
     facts = {key: str(context[key])[:40] for key in keys if isinstance(context.get(key), str | int)}
     # A benchmark can be registered twice under one name. Versions before 1.5.4 have no index that tells which is which.
-    groups: dict[tuple[object, ...], dict[str, list[dict[str, Any]]]] = {}
+    groups: _Groups = {}
     seen: Counter[tuple[object, ...]] = Counter()
     for entry in entries:
         if entry.get("skipped") is True:
@@ -224,9 +226,7 @@ def _google_benchmark(document: dict[str, Any]) -> tuple[dict[str, str], Iterabl
     return facts, _of_groups(groups)
 
 
-def _of_groups(
-    groups: dict[tuple[object, ...], dict[str, list[dict[str, Any]]]],
-) -> Iterator[_Row]:
+def _of_groups(groups: _Groups) -> Iterator[_Row]:
     """Yields the repetitions of each benchmark; its median or mean if the file has only aggregates."""
     twins: Counter[str] = Counter()
     for (name, *_), kinds in groups.items():

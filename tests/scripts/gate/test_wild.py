@@ -19,7 +19,7 @@ from synthetic_store import REPOSITORY  # noqa: F401 (sets the path of hvdb)
 
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.record import Malformed
-from hvdb.read import metrics, others
+from hvdb.read import coll_results, imported_collectives, metrics, others
 from hvdb.read.metrics import Metric
 from hvdb.read.others import Results
 
@@ -368,12 +368,23 @@ class CollTest(FolderTest):
         self.assertEqual(document.facts, table.facts)
         self.assertEqual([*document.costs], [*table.costs])
         self.assertEqual((document.faulty, table.faulty), ({}, {}))
+        imported = imported_collectives.read(file)
+        self.assertEqual((imported.program, imported.ranks, imported.nodes), ("hvd_bench coll", 2, 1))
         names = [*others.chosen(table, [], "a").costs]
         self.assertEqual(names, [name for name in table.costs if not name.endswith(" in place")])
         self.assertIn("all_reduce int8 avg 1024", names)
         self.assertIn("barrier", names)
         for name, (cost,) in table.costs.items():
             self.assertAlmostEqual(1e6 * cost, 1e6 * document.costs[name][0], delta=0.006 + 0.001 * 1e6 * cost)
+
+    def test_figures_leave_out_what_hvd_bench_does_not_have(self) -> None:
+        file = self.folder / "table.txt"
+        file.write_text(NCCL.replace("16384          4096     float", "16384          4096    f8e4m3"))
+        found = coll_results.read([file])
+        self.assertEqual([point.size for series in found.series for point in series.points], [8192, 8192])
+        self.assertIn(
+            "all_reduce f8e4m3 sum out of place, 2 ranks, 16384 bytes: hvd_bench has no such", found.left_out[0]
+        )
 
     def test_the_sides_of_compare_and_ragged_shares_are_rows_of_their_own(self) -> None:
         # hvd_bench coll --compare algorithm=ring,shm on two ranks
