@@ -12,8 +12,8 @@ from hvdb.read.runs import Run
 
 # Variables of the dynamic linker and the shell act on any program, whatever hvd_bench records of them.
 _ANY_PROGRAM = re.compile(r"LD_\w+|PATH|HOME|TMPDIR|LANG|LC_\w+|MALLOC_\w+|GLIBC_TUNABLES")
-# Variables that choose how an MPI library reduces. They act where hvd_bench calls MPI's own reduction. Sources: Open MPI
-# (coll components), HCOLL, UCC, Intel MPI, MPICH and MVAPICH manuals.
+# Variables that choose how an MPI library reduces. They act where hvd_bench calls MPI's own reduction. Sources: the
+# manuals of Open MPI (coll components), HCOLL, UCC, Intel MPI, MPICH and MVAPICH.
 _MPI_COLLECTIVES = re.compile(r"OMPI_MCA_coll\w*|HCOLL_\w+|UCC_\w+|I_MPI_ADJUST_\w+|MPIR_CVAR_\w+|MV2_\w+")
 
 
@@ -51,8 +51,8 @@ def _idle(variable: str, run: Run) -> str | None:
     planes = run.columns["data_plane"]
     if _MPI_COLLECTIVES.fullmatch(variable) and "mpi's own" not in planes:
         return (
-            f"chooses among MPI's reductions, and these runs reduce through '{planes}', not through MPI's: give the cell "
-            "--algorithm mpi"
+            f"chooses among MPI's reductions, and these runs reduce through '{planes}', not through MPI's: give the "
+            "cell --algorithm mpi"
         )
     fact = run.provenance.get(f"env.{variable}")
     if not _ANY_PROGRAM.fullmatch(variable) and not (fact and fact.in_fingerprint):

@@ -265,8 +265,8 @@ class Outcome:
     its value; "" if no reason was given. runs: the UUIDs of A's and of B's runs.
     foreign: True for a row of another program or of `hvd_bench coll`. Its rates are operations per second, and it has
     no terms.
-    notes: lines that say what a verdict on samples of another program does not cover. metric: for a metric of a command,
-    its unit and True if more of it is better; None for times.
+    notes: lines that say what a verdict on samples of another program does not cover. metric: for a metric of a
+    command, its unit and True if more of it is better; None for times.
     """
 
     name: str

@@ -162,8 +162,8 @@ def _reachable(plan: Plan, pairs: Pairs, fits: int, limit_seconds: float) -> str
     looks, time_text = plan.looks_for(len(pairs.rows)), progress.duration(limit_seconds)
     if fits < looks[0]:
         return (
-            f"about {fits} pairs fit into {time_text}, and the first verdict needs {looks[0]}: allow more time, shorter "
-            "runs (--seconds) or fewer rows"
+            f"about {fits} pairs fit into {time_text}, and the first verdict needs {looks[0]}: allow more time, "
+            "shorter runs (--seconds) or fewer rows"
         )
     level = verdict.ALPHA / len(looks) / (len(pairs.rows) + 1)
     found = {

@@ -1,7 +1,7 @@
 """The plan of a gate: what the gate measures and how it judges. The plan is fixed before the first pair.
 
-The plan is kept with the pairs, so that a gate can be continued only with an equal plan. The verdict depends only on the
-plan and the pairs, so it can be computed again from what a gate kept.
+The plan is kept with the pairs, so that a gate can be continued only with an equal plan. The verdict depends only on
+the plan and the pairs, so it can be computed again from what a gate kept.
 """
 
 from __future__ import annotations
@@ -146,7 +146,10 @@ class Pairs:
 
 
 def judge(plan: Plan, pairs: Pairs) -> Replayed:
-    """Judges the pairs at the plan's looks. Replayed.lacking has names of rows. Errors: HvdbError if too few are planned."""
+    """Judges the pairs at the plan's looks. Replayed.lacking has names of rows.
+
+    Errors: HvdbError if the plan allows too few pairs for so many rows.
+    """
     ratios = {name: row.ratios for name, row in pairs.rows.items()}
     tolerated = {name: row.threshold for name, row in pairs.rows.items()}
     looks = plan.looks_for(len(ratios))

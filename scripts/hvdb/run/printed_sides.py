@@ -174,8 +174,8 @@ def begin(file: Path, plan: Plan) -> Kept:
         raise HvdbError(f"{error}; name a new file with --db") from error
     if kept.plan != plan:
         raise HvdbError(
-            f"{file}: was measured for another plan (other commands, programs, folder, rows, metrics, threshold, pairs, "
-            "seed); give the same options to go on, or another --db to begin anew"
+            f"{file}: was measured for another plan (other commands, programs, folder, rows, metrics, threshold, "
+            "pairs, seed); give the same options to go on, or another --db to begin anew"
         )
     return kept
 

@@ -52,13 +52,13 @@ _OF_PART = {
     "hvd_bench_step_part_low_ratio": ("ratio_low", "Lower end of the interval of the share."),
     "hvd_bench_step_part_high_ratio": ("ratio_high", "Upper end of the interval of the share."),
 }
-# The same for a row of `hvd_bench coll`, and its labels.
+# The same for a row of `hvd_bench coll`, and the labels that, with its options, say which cell it belongs to.
 _OF_ROW = {
     "hvd_bench_collective_seconds": ("seconds", "Median time of one operation on the slowest rank."),
     "hvd_bench_collective_low_seconds": ("seconds_low", "Lower end of the interval of the time of one operation."),
     "hvd_bench_collective_high_seconds": ("seconds_high", "Upper end of the interval of the time of one operation."),
 }
-_ROW = ("row", "ranks", "nodes", "device", "comm", "data_plane", "fingerprint")
+_ROW = ("row", "ranks", "nodes", "device", "comm", "data_plane")
 
 
 def _finite(value: Any) -> Any:
@@ -108,7 +108,7 @@ def record(run: Run) -> dict[str, Any]:
 
 
 def collective(run: Run) -> dict[str, Any]:
-    """Returns the values of a JSON line of a row of `hvd_bench coll` (coll_runs.py). Times are seconds of an operation."""
+    """Returns the values of a JSON line of a row of `hvd_bench coll` (coll_runs.py). Times: seconds of an operation."""
     values = record(run)
     kept = ("run", "started_utc", "finished_utc", "status", "status_reason", "device", "comm", "data_plane", "ranks")
     kept += ("nodes", "options", "labels", "commit", "stop_reason", "fingerprint")
@@ -176,10 +176,13 @@ def prometheus(runs: Iterable[Run], collectives: Iterable[Run] = ()) -> str:
             for part, figures in values["parts"].items()
         ]
         lines += _family(name, meaning, parts)
-    newest_rows = {tuple((name, row[name]) for name in _ROW): row for row in map(collective, collectives)}
+    newest_rows = {tuple(map(str, (*map(row.get, _ROW), row["options"]))): row for row in map(collective, collectives)}
     for name, (key, meaning) in _OF_ROW.items():
-        rows = [(",".join(_label(*pair) for pair in labels), row[key]) for labels, row in newest_rows.items()]
-        lines += _family(name, meaning, rows)
+        shown = [
+            (",".join(_label(label, row[label]) for label in (*_ROW, "fingerprint")), row[key])
+            for row in newest_rows.values()
+        ]
+        lines += _family(name, meaning, shown)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -158,8 +158,9 @@ _ANNOTATIONS = {Verdict.REGRESSION: "error", Verdict.INCONCLUSIVE: "warning", Ve
 def github(report: Report, token: str, *, explain: bool = False) -> str:
     """Returns text() and annotations of GitHub Actions, the worst first. token: a random word.
 
-    GitHub shows ten annotations of a kind in a step, so the last one counts those that are not there. GitHub takes every line that begins with "::" for a command. Between ::stop-commands::token and ::token:: it does
-    not, so names in text() are not commands.
+    GitHub shows ten annotations of a kind in a step, so the last one counts those that are not there. GitHub takes
+    every line that begins with "::" for a command. Between ::stop-commands::token and ::token:: it does not, so names
+    in text() are not commands.
     Source: docs.github.com/actions/reference/workflows-and-actions/workflow-commands; the runner's ActionCommand.cs.
     """
     annotated = [

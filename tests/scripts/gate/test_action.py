@@ -24,7 +24,7 @@ ACTION = REPOSITORY / ".github" / "actions" / "gate"
 RECIPES = REPOSITORY / "docs" / "recipes" / "ci"
 DECLARED = yaml.safe_load((ACTION / "action.yml").read_text(encoding="utf-8"))
 
-# A wrapper of an MPI library. `hvd_bench coll --algorithm mpi` calls MPI_Iallreduce. A reduction alone takes some 20 us:
+# A wrapper of an MPI library. `hvd_bench coll --algorithm mpi` calls MPI_Iallreduce. A reduction takes some 20 us, so
 # the sleep is nearly all of its time, and three times the sleep is three times the time on a busy machine too.
 WRAPPER = """#include <mpi.h>
 #include <time.h>
