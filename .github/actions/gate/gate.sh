@@ -145,7 +145,8 @@ folder=$(realpath -m "${GATE_FOLDER:-$RUNNER_TEMP/hvd-gate}")
 for step in "$@"; do
   [[ $step =~ ^(plan|prepare|measure)$ ]] || fail "'$step' is no step; the steps are plan, prepare and measure"
   if [ "$step" != plan ]; then
-    read -r base head state <"$folder/plan" || fail "$folder/plan: is missing; the step plan writes it"
+    [ -f "$folder/plan" ] || fail "$folder/plan: is missing; the step plan writes it"
+    read -r base head state <"$folder/plan"
     # The paths of both sides have one length, because the length of the environment moves a program's stack.
     tree_a=$folder/kept/a/$base tree_b=$folder/head/b/$head
   fi

@@ -192,6 +192,20 @@ class StepsTest(ActionTest):
         folder = self.folder / "hvd-gate" / "kept" / "a"
         self.assertEqual({path.name for path in folder.iterdir()}, {self.first, f"{self.first}.built"})
 
+    def test_the_steps_elsewhere_than_on_github(self) -> None:
+        folder = self.folder / "elsewhere"
+        given = {f"GATE_{name.upper()}": text for name, text in self.USUAL.items() if name != "variables"}
+        given |= {"GATE_FOLDER": str(folder), "GITHUB_ACTIONS": "", "HVD_BENCH": "none"}
+        options = {"cwd": self.repository, "env": {**os.environ, **given}}
+        done = execute(ACTION / "gate.sh", "plan", "prepare", "measure", code=1, **options)
+        self.assertIn("gate: REGRESSION (1 REGRESSION)", done.stdout)
+        self.assertNotIn("::", done.stdout + done.stderr)
+        self.assertEqual(len(list(folder.glob("results.*/gate.xml"))), 1, "where the recipe of GitLab looks for it")
+        (folder / "plan").unlink()
+        for words, message in ((["measure"], "plan: is missing"), (["mesure"], "'mesure' is no step")):
+            said = execute(ACTION / "gate.sh", *words, code=2, **options).stderr
+            self.assertRegex(said, f"^gate.sh: .*{message}.*\n$")
+
     def test_what_is_the_base(self) -> None:
         self.git("checkout", "-q", "-b", "work", self.first)
         self.commit(mine="1")
