@@ -113,7 +113,7 @@ add() {
 measure() {
   local results words code=0 verdict=ERROR option name a=${GATE_A:-$GATE_B}
   results=$(mktemp -d "$folder/results.XXXXXX")
-  words=("--db=$results/gate.db" "--json=$results/gate.json" "--junit=$results/gate.xml" "--markdown=$results/gate.md"
+  words=("--db=$results/gate.db" "--json=$results/gate.json" "--junit=$results/gate.xml" "--markdown=$results/table"
     "--a=${a//'{checkout}'/"$tree_a"}" "--b=${GATE_B//'{checkout}'/"$tree_b"}" --explain ${GITHUB_ACTIONS:+--github})
   for option in cells launch tool row metric higher-is-better threshold; do
     name=${option//-/_}
@@ -128,13 +128,13 @@ measure() {
   if [ -x "$folder/venv/bin/python" ]; then export HVD_PYTHON=$folder/venv/bin/python; fi
   hvd_prepare_mpi
   "$root/scripts/gate" "${words[@]}" || code=$?
-  if [ -f "$results/gate.md" ]; then
-    [ "$code" -eq 2 ] || verdict=$(sed -n '1s/^### gate: \([A-Z]*\).*/\1/p' "$results/gate.md")
+  if [ -f "$results/table" ]; then
+    [ "$code" -eq 2 ] || verdict=$(sed -n '1s/^### gate: \([A-Z]*\).*/\1/p' "$results/table")
   else
-    printf '### gate: no verdict (exit code %s); the log of this step says why\n' "$code" >"$results/gate.md"
+    printf '### gate: no verdict (exit code %s); the log of this step says why\n' "$code" >"$results/table"
     complain "no verdict (exit code $code); the lines above say why"
   fi
-  cat "$results/gate.md" >>"${GITHUB_STEP_SUMMARY:-/dev/null}"
+  cat "$results/table" >>"${GITHUB_STEP_SUMMARY:-/dev/null}"
   printf '%s\n' "verdict=$verdict" "exit-code=$code" "results=$results" >>"${GITHUB_OUTPUT:-/dev/null}"
   exit "$code"
 }

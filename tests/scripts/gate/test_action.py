@@ -149,7 +149,7 @@ class LibraryTest(ActionTest):
         self.assertIn("::error title=gate%3A REGRESSION%3A ar all_reduce float 1024::", done.log)
         self.assertRegex(done.log, "(?s)built third.*built slow")
         results = sorted(path.name for path in Path(done.outputs["results"]).iterdir())
-        self.assertLessEqual({"gate.db", "gate.json", "gate.md", "gate.xml"}, set(results))
+        self.assertLessEqual({"gate.db", "gate.json", "gate.xml", "table"}, set(results))
         done = self.gate(base=base, cells="x=coll --nonsense")
         self.assertEqual((done.code, done.outputs["verdict"]), (2, "ERROR"), done.log)
         self.assertIn("no verdict (exit code 2)", done.summary)
@@ -183,12 +183,24 @@ class StepsTest(ActionTest):
         done = self.bench(a="{checkout}/bench and no more", base="HEAD", higher_is_better="us\n\n")
         self.assertEqual((done.code, done.outputs["verdict"]), (0, "PASS"), done.log)
 
+    def test_inconclusive_is_no_fault_unless_somebody_asks(self) -> None:
+        self.commit(us="$(if test -e x; then rm x; echo 8; else touch x; echo 30; fi)")
+        for asked, code in (("", 0), ("inconclusive", 3)):
+            done = self.bench(fail_on=asked)
+            self.assertEqual((done.code, done.outputs["verdict"]), (code, "INCONCLUSIVE"), done.log)
+            self.assertIn(f"::{'warning' if asked else 'notice'} title=gate%3A INCONCLUSIVE%3A us::", done.log)
+
     def test_a_kept_build_is_used_only_for_an_equal_build(self) -> None:
-        kept = f"base: the build of {self.first} is kept"
-        self.assertIn(f"base: building {self.first}", self.bench(until="prepare").log)
-        self.assertIn(kept, self.bench(until="prepare").log)
-        for changed in ({"build": f"true; {self.BUILD}"}, {"cache_key": "gcc 14"}):
-            self.assertIn(f"base: building {self.first}", self.bench(until="prepare", **changed).log)
+        new, kept = f"base: building {self.first}", f"base: the build of {self.first} is kept"
+        for said, changed in (
+            (new, {}),
+            (kept, {}),
+            (new, {"build": f"true; {self.BUILD}"}),
+            (new, {"cache_key": "gcc 14"}),
+        ):
+            done = self.bench(until="prepare", **changed)
+            self.assertEqual(done.code, 0, done.log)
+            self.assertIn(said, done.log)
         folder = self.folder / "hvd-gate" / "kept" / "a"
         self.assertEqual({path.name for path in folder.iterdir()}, {self.first, f"{self.first}.built"})
 
