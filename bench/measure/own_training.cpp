@@ -46,6 +46,7 @@ std::vector<double> medians_over_rounds(const std::vector<std::vector<double>>& 
   std::vector<double> out;
   for (std::size_t r = 0; r < medians.front().size(); ++r) {
     std::vector<double> of_rank;
+    of_rank.reserve(medians.size());
     for (const std::vector<double>& ranks : medians) of_rank.push_back(ranks[r]);
     out.push_back(median_in_place(of_rank));
   }
