@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,14 @@ from typing import Any
 from hvdb.base import printable
 from hvdb.base.errors import HvdbError
 from hvdb.read import replay_profile
+
+# Levels that torch.compile() and wrappers of checkpointed parts add to names.
+_WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
+
+
+def plain(name: str) -> str:
+    """Returns the name that a parameter or buffer has without wrappers."""
+    return _WRAPPERS.sub("", name)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -48,31 +57,33 @@ def _cells(tensor: Any, name: str) -> Any:
 def _keep(name: str, tensor: Any, copies: bool) -> _Tensor:
     """Errors: HvdbError if the tensor could not be put back."""
     flag = tensor.requires_grad
-    if not copies:
+    if not copies or tensor.is_meta:
         return _Tensor(name, tensor, flag)
     try:
+        if str(tensor.layout) != "torch.strided" or tensor.is_nested:  # these have several memories
+            return _Tensor(name, tensor, flag, tensor, tensor, tensor.detach().clone())
         memory = tensor.data  # has a shape of its own, and changes of it do not count as changes of the tensor
-        if str(memory.layout) != "torch.strided" or memory.is_nested:
-            return _Tensor(name, tensor, flag, memory, memory, memory.clone())
         cells = _cells(memory, name)
         return _Tensor(name, tensor, flag, memory, cells, cells.clone(), memory.untyped_storage().nbytes())
-    except RuntimeError as error:
+    except HvdbError:
+        raise
+    except Exception as error:  # tensors of other libraries raise what they like
         why = printable.terminal(error)[:200]
-        raise HvdbError(f"{listed([name])} cannot be copied; with optimizer= only buffers are: {why}") from error
+        raise HvdbError(f"{listed([name])} cannot be copied (with optimizer=, only buffers are): {why}") from error
 
 
 def _place(tensor: Any) -> tuple[Any, ...]:
     """Returns what differs if a tensor has got another memory or shape."""
     try:
         return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-    except RuntimeError:  # a sparse or nested tensor has no single address
+    except Exception:  # a sparse or nested tensor has no single address
         return tensor.layout, tensor.dtype, tensor.device
 
 
 def _equal(torch: Any, one: Any, other: Any) -> bool:
     try:
         return bool(torch.equal(one, other))
-    except RuntimeError:  # PyTorch compares no sparse or nested tensors
+    except Exception:  # PyTorch compares no sparse or nested tensors, and raises several types
         return False
 
 
@@ -127,16 +138,14 @@ class Saved:
             for module in model.modules()
             for table in (module._parameters, module._buffers, module._modules)
         ]
-        self._weights = [_keep(name, parameter, weights) for name, parameter in model.named_parameters()]
-        self._buffers = [_keep(name, buffer, True) for name, buffer in model.named_buffers()]
+        self._weights = [_keep(plain(name), parameter, weights) for name, parameter in model.named_parameters()]
+        self._buffers = [_keep(plain(name), buffer, True) for name, buffer in model.named_buffers()]
 
     def restore(self) -> list[str]:
         """Puts everything back. Returns the names of the parameters whose values had changed.
 
         Errors: HvdbError, after all the rest was put back, if a tensor cannot be.
         """
-        for parameter, gradient in self._gradients:
-            parameter.grad = gradient
         for module, mode in self._modes:
             if module.training != mode:
                 module.training = mode
@@ -148,8 +157,10 @@ class Saved:
                 try:
                     if _restore_tensor(self._torch, kept):
                         changed.add(kept.name)
-                except RuntimeError as error:
+                except Exception as error:
                     failed[kept.name] = error
+        for parameter, gradient in self._gradients:  # of the type and shape that the parameter has again
+            parameter.grad = gradient
         if failed:
             why = printable.terminal(next(iter(failed.values())))[:200]
             raise HvdbError(f"{listed(list(failed))} was changed in the steps and cannot be put back: {why}")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from hvdb.base.errors import HvdbError
 from hvdb.pytorch.clock import HostClock
-from hvdb.pytorch.saved import Saved, listed
+from hvdb.pytorch.saved import Saved, listed, plain
 from hvdb.pytorch.watch import Watch
 
 FORWARD, BACKWARD, UPDATE, UPDATED = -1, -2, -3, -4  # marks of a step; a gradient's mark is its index
 TYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16"}
-# Classes of these modules reduce or shard gradients themselves, but for those of the others.
+# Classes of the first modules reduce or shard gradients themselves, except those of the second.
 _DISTRIBUTED = ("torch.nn.parallel.", "torch.distributed.", "deepspeed.", "horovod.")
 _OF_ONE_RANK = ("torch.distributed.algorithms._checkpoint.", "deepspeed.ops.")
-_WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
 Loss = Callable[[Any, Any], Any]  # (model, batch) -> scalar tensor
 
 
@@ -54,8 +52,8 @@ class Training:
             raise HvdbError(f"optimizer must be a torch.optim.Optimizer that was made, not {optimizer!r:.60}")
         if isinstance(optimizer, torch.optim.LBFGS):
             raise HvdbError("LBFGS runs forward and backward in its step(), which cannot be recorded as one step")
-        # A tied parameter occurs once. torch.compile() and checkpoints add a level to names.
-        every = [(_WRAPPERS.sub("", name), parameter) for name, parameter in model.named_parameters()]
+        # A tied parameter occurs once.
+        every = [(plain(name), parameter) for name, parameter in model.named_parameters()]
         groups = optimizer.param_groups if optimizer is not None else ()
         self._cleared = [*(p for _, p in every), *(p for group in groups for p in group["params"])]
         reducing = [type(one).__name__ for one in [*model.modules(), optimizer] if self._reduces(one)]
@@ -168,9 +166,10 @@ class Training:
         self._evaluates = not self._model.training
         known = {id(parameter) for _, parameter in self.named}
         grown = [(name, p) for name, p in self._model.named_parameters() if p.grad is not None and p.numel() > 0]
-        if late := [_WRAPPERS.sub("", name) for name, p in grown if id(p) not in known]:
+        if late := [plain(name) for name, p in grown if id(p) not in known]:
             raise HvdbError(
-                f"{listed(late)} got a gradient, but required none or was not there before; let a first pass do that"
+                f"{listed(late)} got a gradient, but required none or was not there before; do before record() what "
+                "loss() does to it"
             )
         sparse = [name for name, p in self.named if p.grad is not None and p.grad.layout != self._torch.strided]
         if sparse:
