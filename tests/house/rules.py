@@ -43,6 +43,7 @@ PYTHON_ARROWS = {
     "hvdb.read": ("hvdb.base",),
     "hvdb.judge": ("hvdb.read",),
     "hvdb.pytorch": ("hvdb.read",),
+    "hvdb.ddp": ("hvdb.pytorch",),
     "hvdb.predict": ("hvdb.judge",),
     "hvdb.show": ("hvdb.judge",),
     "hvdb.run": ("hvdb.show",),

@@ -35,7 +35,8 @@ def _autocast(torch: Any, device: str) -> str:
     return str(kind).removeprefix("torch.") if on else ""
 
 
-def _require_finite(loss: Any) -> None:
+def require_finite(loss: Any) -> None:
+    """Errors: HvdbError for a loss that is infinite or no number. Waits for a GPU."""
     if not math.isfinite(float(loss.detach())):
         raise HvdbError(f"the loss is {float(loss.detach())}, so the step is none of a training")
 
@@ -139,7 +140,7 @@ class Training:
             self._optimizer.step()
             clock.mark(UPDATED)
             self.watch.updating = False
-        _require_finite(value)  # at the end, because it waits for a GPU
+        require_finite(value)  # at the end, because it waits for a GPU
 
     def look(self) -> str:
         """Runs one step without update. Returns the type in which it computes. Errors: HvdbError if a gradient cannot
@@ -162,7 +163,7 @@ class Training:
                     f"loss() itself runs backward ({listed(early)} has a gradient); return the loss instead"
                 )
             value.backward()
-            _require_finite(value)
+            require_finite(value)
         self._evaluates = not self._model.training
         known = {id(parameter) for _, parameter in self.named}
         grown = [(name, p) for name, p in self._model.named_parameters() if p.grad is not None and p.numel() > 0]
