@@ -91,8 +91,8 @@ class Spread:
 @dataclass(frozen=True)
 class Drift:
     """By how much h changes per doubling of the nodes. all: of its logarithm, at all steps. latency: seconds that come
-    on top of each step, over those of the smallest one; it is at least 0, because the slowest of more ranks is not
-    earlier. covariance: of both, shape (2, 2)."""
+    on top of each step, over those of the smallest one; what is fitted is at least 0, because the slowest of more ranks
+    is not earlier. covariance: of both, shape (2, 2)."""
 
     all: float = 0.0
     latency: float = 0.0
@@ -104,9 +104,9 @@ class Drift:
         return math.sqrt(self.covariance[0, 0])
 
     def drawn(self, random: np.random.Generator) -> Drift:
-        """Returns a draw of the same, which is exact."""
-        all_steps, latency = random.multivariate_normal([self.all, self.latency], self.covariance)
-        return Drift(all_steps, max(0.0, latency))
+        """Returns a draw of the same, which is exact. Draws lie evenly around what is fitted, even if some are below 0:
+        draws that can only rise would raise the middle of all."""
+        return Drift(*random.multivariate_normal([self.all, self.latency], self.covariance))
 
 
 @dataclass(frozen=True, eq=False)

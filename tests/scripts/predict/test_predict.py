@@ -290,14 +290,13 @@ class SeveralNodesTest(PredictTest):
     def test_a_larger_world_by_hand(self) -> None:
         worlds = (2, 4, 8)
         self.measure(training(4, per_node=1), *map(collectives, worlds))
-        made = self.document("2..64")
+        made = self.document("2..64", "--draws", 200)  # the middle of 20 lies up to 1 % aside by chance
         self.assertEqual([row["ranks"] for row in made["rows"]], [2, 4, 8, 16, 32, 64])
         for row in made["rows"]:
             # In proportion to the bytes that a rank sends: 2 (N - 1) / N of the message. On 4 nodes 0.1 s.
             true = 1.02 + 0.1 * ((row["ranks"] - 1) / row["ranks"]) / (3 / 4)
             with self.subTest(row["ranks"]):
-                # A latency that may grow with the nodes, but not fall, moves the middle of all draws by less than 1 %.
-                self.assertTrue(true - 0.005 < row["step_seconds"]["middle"] < 1.01 * true, (row, true))
+                self.assertAlmostEqual(row["step_seconds"]["middle"], true, 2)
                 self.assertLess(row["step_seconds"]["low"], true)
                 self.assertGreater(row["step_seconds"]["high"], true)
         widths = [row["step_seconds"]["high"] - row["step_seconds"]["low"] for row in made["rows"]]
@@ -333,7 +332,9 @@ class SeveralNodesTest(PredictTest):
         self.measure(training(4, per_node=2, columns=columns), *(spec for nodes in (2, 3, 4) for spec in both(nodes)))
         out, _ = self.predict(16, "--why")
         self.assertRegex(out, r"\nmeasured    all_reduce by 'flat ring': 30 cells on 2, 3, 4 nodes")
-        self.assertRegex(out, r"\n +16 +1[012]\d\d\.\d ")
+        # Eight nodes take 14/8 of what two took, 0.1 s.
+        middle = self.document(16, "--draws", 200)["rows"][0]["step_seconds"]["middle"]
+        self.assertAlmostEqual(middle, 1.02 + 0.1 * 14 / 8, 2)
         said = "all_reduce by 'ring' has no cells that tell how much of its time is spent inside a node"
         self.assertIn(f"warning: 16 ranks: {said}", out)
 
