@@ -367,7 +367,7 @@ def gather(
         made.labels.append(Label("copies", ASSUMED, source))
     named = (*stores, *(one.file for one in added.files))
     made.files = {str(profile.file): profile.sha256, **{str(file): _sha256(file) for file in named}}
-    if not (cells.cells or cells.imported or cells.link):
+    if not (cells.cells or cells.link):
         raise TooLittle(
             "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "
             f"coll --db on the same ranks{''.join(f'; left out: {line}' for line in cells.left_out[:3])}"
