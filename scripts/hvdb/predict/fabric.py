@@ -46,9 +46,11 @@ Streams = Callable[..., np.random.Generator]  # names -> the random numbers that
 
 @dataclass
 class Fabric:
-    """Cells by (operation, algorithm), "" if nobody knows the algorithm. forced: the algorithm of the run, "auto" unless
-    a person chose one. stated: the algorithm of imported collectives between nodes, which is then taken for that of the
-    run; "" without. link: as a person describes it. change: of the link.
+    """Cells by (operation, algorithm), "" if nobody knows the algorithm.
+
+    forced: the algorithm of the run, "auto" unless a person chose one. stated: the algorithm of imported collectives
+    between nodes, which is then taken for that of the run; "" without. link: as a person describes it. change: of the
+    link.
     """
 
     forced: str

@@ -425,6 +425,28 @@ class SeveralNodesTest(PredictTest):
         self.assertRegex(" ".join(made["notes"]), "session .* is not used: it differs in engine.bucket_bytes")
         self.assertTrue(all(row["measured"] for row in made["rows"]))
 
+    def test_other_numbers_of_ranks_on_a_node_are_compared_where_measured(self) -> None:
+        # Two nodes of two ranks reduce in 0.02 s what four nodes of one reduce in 0.1 s.
+        plane = "hierarchical(shm+ring) over mpi"
+        pairs = training(4, per_node=2, full=1.04, columns={"plan_hash": PLAN, "data_plane": plane})
+        there = {"ranks": 4, "columns": {"nodes": 2}, "plane": plane}
+        coll = [*map(collectives, (2, 4, 8)), collectives(2, **there)]
+        self.measure(training(4, per_node=1), pairs, *coll)
+        with contextlib.closing(sqlite3.connect(self.db)) as connection, connection:
+            in_pairs = "SELECT uuid FROM run WHERE phase = 'full' AND nodes = 2"
+            for kind, seconds in (("reduce_seconds", 0.02), ("exposed_seconds", 0.01)):
+                blob = np.full(40, seconds, dtype="<f8").tobytes()
+                update = (
+                    f"UPDATE sample SET data = substr(?, 1, length(data)) WHERE kind = ? AND run_uuid IN ({in_pairs})"
+                )
+                connection.execute(update, (blob, kind))
+        made = self.document(4)
+        self.assertEqual(len(made["sessions"]), 1)
+        gained = {one["text"]: one["efficiency"] for one in made["gains"]}["2 ranks on each node"]
+        self.assertTrue(gained["low"] < 1 / 1.04 - 1 / 1.12 < gained["high"], gained)
+        self.assertIn("2 ranks on each node (", self.predict(4)[0])
+        self.assertNotIn("on each node (", self.predict(8)[0])  # four nodes of two ranks were not measured
+
     def test_five_sessions_of_a_world_tell_how_far_sessions_lie_apart(self) -> None:
         few = [training(4, per_node=1, full=1.12 * factor) for factor in (0.95, 1, 1.05, 1.0)]
         self.measure(*few, *map(collectives, (2, 4, 8)))
