@@ -158,6 +158,7 @@ void add_files(OptionTable& add, CollOptions& o) {
   add.path("--csv", "FILE", "One line per cell", {}, o.csv_file);
   add.path("--db", "FILE", "SQLite store, added to if it exists: cells, samples and provenance (default: none)", {},
            o.db_file);
+  add.labels({.pattern = ".*"}, o.labels);
   add.value("--no-db", "", "Store nothing, whatever --db says", {}, [](const std::string&) {});
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ struct CollOptions : WorldOptions {
   std::string tuning_folder;
   std::string json_file, csv_file;
   std::string db_file;  ///< store of --db; empty: no store
+  std::map<std::string, std::string> labels;  ///< --label: stored with the launch, not part of its fingerprint
 };
 
 /// The rows set `options`, which must outlive the table. Some letters are those of nccl-tests. --no-db sets nothing.

@@ -128,6 +128,7 @@ Provenance launch_facts(const CollOptions& options, const CollResult& result) {
   add("world.hosts", hosts_text(result.world.hosts), false);
   if (options.graph_launches != 0) add("option.graph_launches", std::to_string(options.graph_launches), true);
   add("option.bound", options.bound ? "yes" : "no", false);
+  for (const auto& [key, value] : options.labels) facts.insert({"label." + key, {value, false}});
   CollOptions rows = options;
   coll_table(rows).record(facts, options.gpus);
   return facts;

@@ -23,6 +23,20 @@ void OptionTable::path(const char* names, const char* placeholder, const char* h
   }).set_by_variable = [&target](const std::string& text) { target = text; };
 }
 
+void OptionTable::labels(Uses uses, std::map<std::string, std::string>& target) {
+  value("--label", "KEY=VALUE", "Stored with the run and never compared (may be given several times)", std::move(uses),
+        [&target](const std::string& text) {
+          constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
+          const std::size_t end = text.find('=');
+          if (end == std::string::npos || end == 0 || text.find_first_not_of(kAllowed) != end) {
+            throw Error(Errc::kInvalidArgument,
+                        fmt::format("--label: '{}' is not KEY=VALUE with a KEY of a-z, 0-9, '_', '.', '-'", text));
+          }
+          target.insert_or_assign(text.substr(0, end), text.substr(end + 1));
+        })
+      .repeated = true;
+}
+
 bool OptionTable::given(const std::string& name) const {
   return std::any_of(rows_.begin(), rows_.end(), [&](const OptionRow& row) { return row.given && row.name() == name; });
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -139,6 +140,8 @@ class OptionTable {
   }
   /// The name of a FILE or FOLDER. Refuses an empty name, which is most likely an unset shell variable.
   void path(const char* names, const char* placeholder, const char* help, Uses uses, std::string& target);
+  /// Adds --label, which may be given several times: KEY -> VALUE. The last VALUE of a KEY counts.
+  void labels(Uses uses, std::map<std::string, std::string>& target);
 
   [[nodiscard]] bool given(const std::string& name) const;  ///< `name`: the first of the option
   [[nodiscard]] std::vector<OptionRow>& rows() { return rows_; }

@@ -21,17 +21,6 @@ constexpr unsigned kNegotiated = kOfEngine | kOfNegotiation;
 constexpr unsigned kOfGpus = kUsual | kOnGpus;
 constexpr unsigned kMeasured = kCampaign | kRerun | kTrainOnly;
 
-/// Returns KEY of KEY=VALUE. Errors: invalid_argument.
-std::string label_key(const std::string& text) {
-  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
-  const std::size_t end = text.find('=');
-  if (end == std::string::npos || end == 0 || text.find_first_not_of(kAllowed) != end) {
-    throw Error(Errc::kInvalidArgument,
-                fmt::format("--label: '{}' is not KEY=VALUE with a KEY of a-z, 0-9, '_', '.', '-'", text));
-  }
-  return text.substr(0, end);
-}
-
 void add_training(OptionTable& add, Options& o) {
   add.group("What to train");
   add.value("--model", "NAME", "inception3, resnet50, resnet101 (default) or vgg16",
@@ -210,11 +199,7 @@ void add_output(OptionTable& add, Options& o) {
   add.group("Where results go");
   add.path("--db", "FILE", "SQLite store, added to if it exists (default: hvd_bench.db)",
            {.in = kRerunWithout, .decided = "the campaign's folder"}, o.db_file);
-  add.value(
-         "--label", "KEY=VALUE", "Stored with the run and never compared (may be given several times)",
-         {.in = kRerun, .decided = "the campaign", .pattern = ".*"},
-         [&o](const std::string& text) { o.labels.insert_or_assign(label_key(text), text.substr(text.find('=') + 1)); })
-      .repeated = true;
+  add.labels({.in = kRerun, .decided = "the campaign", .pattern = ".*"}, o.labels);
   add.value("--no-db", "", "Store nothing", {.in = kRerunWithout, .decided = "the campaign's folder"},
             [](const std::string&) {});
   add.flag("--json", "One JSON document on standard output, everything else on standard error",

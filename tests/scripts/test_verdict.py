@@ -131,6 +131,42 @@ class LookTest(unittest.TestCase):
         self.assertLess(power, 0.95)
         self.assertIsNone(verdict.detectable(np.array([0.0, 0.1]), 0.02, level))
 
+    def test_failures_share_the_error_rate(self) -> None:
+        """Both sides fail in every fifth pair. B must not be blamed in more than 5 % of gates."""
+        rng = np.random.default_rng(11)
+        blamed, looks = 0, verdict.plan_looks(1, 30, more=1)
+        for _ in range(400):
+            failed = rng.random((30, 2)) < 0.2
+            only = [(side & ~other).cumsum() for side, other in (failed.T, failed.T[::-1])]
+            ratios = np.where(failed.any(axis=1), np.nan, 0.03 * rng.standard_normal(30))
+
+            def count(pairs: int, only: list[np.ndarray] = only) -> tuple[int, int]:
+                return int(only[0][pairs - 1]), int(only[1][pairs - 1])
+
+            blamed += verdict.replay({"x": ratios}, {"x": 0.02}, looks, count).b_fails
+        self.assertLessEqual(blamed, 28, "the 97.5 % quantile of 400 gates at 5 %")
+        self.assertGreater(blamed, 0, "a test that never blames would be another one")
+
+    def test_a_b_that_fails_is_found_and_ends_the_gate(self) -> None:
+        looks = verdict.plan_looks(1, 12, more=1)
+        ratios = {"x": np.full(looks[0], np.nan)}
+        replayed = verdict.replay(ratios, {"x": 0.02}, looks, lambda pairs: (0, pairs))
+        self.assertEqual((replayed.b_fails, replayed.lacking, replayed.judged), (True, [], {}))
+        replayed = verdict.replay(ratios, {"x": 0.02}, looks, lambda pairs: (pairs // 2, pairs // 2))
+        self.assertEqual((replayed.b_fails, replayed.lacking), (False, ["x"]))
+        self.assertAlmostEqual(exact.sign_p(1, 4), 6 / 32)
+        self.assertEqual(exact.sign_p(0, 0), 1.0)
+
+    def test_a_gate_whose_time_is_up_judges_what_there_is(self) -> None:
+        looks = verdict.plan_looks(1, 12, more=1)
+        ratios = {"x": np.full(looks[0] + 1, 0.1) + 1e-3 * np.arange(looks[0] + 1)}
+        few = {"x": ratios["x"][:3]}
+        self.assertEqual(verdict.replay(few, {"x": 0.02}, looks).judged, {})
+        judged = verdict.replay(few, {"x": 0.02}, looks, ended=True)
+        self.assertEqual((judged.judged["x"].verdict, judged.lacking), (Verdict.INCONCLUSIVE, []))
+        judged = verdict.replay(ratios, {"x": 0.02}, looks, ended=True)
+        self.assertIs(judged.judged["x"].verdict, Verdict.REGRESSION)
+
     def test_no_cell_is_no_pass(self) -> None:
         with self.assertRaises(ValueError):
             verdict.exit_code([])

@@ -41,11 +41,12 @@ def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
 
 
 class RunFailed(HvdbError):
-    """The command failed or took too long. why: the fault, without the text of the command."""
+    """The command failed or took too long. why: the fault, without the text of the command. code: its exit code; None
+    if it was ended."""
 
-    def __init__(self, why: str, command: str) -> None:
+    def __init__(self, why: str, command: str, code: int | None = None) -> None:
         super().__init__(f"the run {why}: {command}")
-        self.why = why
+        self.why, self.code = why, code
 
 
 def run(
@@ -91,7 +92,7 @@ def run(
         _end(process)
     if code != 0:
         how = f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
-        raise RunFailed(how, shown(words, variables))
+        raise RunFailed(how, shown(words, variables), code)
 
 
 def _wait(process: subprocess.Popen, end: float, longest: float) -> int | None:

@@ -12,15 +12,15 @@ import numpy as np
 
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.commands import add_several, judging, new_parser, selection
-from hvdb.judge import sides, verdict
+from hvdb.judge import reasons, sides, verdict
 from hvdb.judge.comparable import Difference
+from hvdb.judge.outcomes import Report
 from hvdb.judge.sides import BothSides, Outcome
 from hvdb.judge.thresholds import Thresholds
 from hvdb.read import others
 from hvdb.read.others import Results
 from hvdb.read.store import is_database
-from hvdb.run import gate_plan, tool_gate
-from hvdb.show.verdict_report import Report
+from hvdb.run import gate_plan, printed_sides, stored_sides
 
 # At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
 MAX_RUNS = 50
@@ -63,8 +63,16 @@ def _require_expected(name: str, differences: Sequence[Difference], expected: Se
         )
 
 
-def judge_others(a: Results, b: Results, rows: Sequence[str], threshold: float, expected: Sequence[str]) -> Report:
-    """Judges the rows of two results of one program. rows: as for others.matched().
+def judge_others(
+    a: Results,
+    b: Results,
+    rows: Sequence[str],
+    threshold: float,
+    expected: Sequence[str],
+    higher: Sequence[str] = (),
+) -> Report:
+    """Judges the rows of two results of one program. rows: as for others.matched(). higher: metrics of which more is
+    better.
 
     Errors: NotComparable if the programs or their facts differ; HvdbError.
     """
@@ -75,7 +83,7 @@ def judge_others(a: Results, b: Results, rows: Sequence[str], threshold: float, 
     differences = [fact for fact in facts if fact.first != fact.second]
     _require_expected(a.program, differences, expected)
     names, missing = others.matched(a, b, rows)
-    samples = {name: (_evenly(a.seconds[name]), _evenly(b.seconds[name])) for name in names}
+    samples = {name: (_evenly(a.costs[name]), _evenly(b.costs[name])) for name in names}
     means = {name for name, pair in samples.items() if min(map(len, pair)) == 1}
     for name in means:  # one observation a side gives no verdict: a mean is no sample like those of the other side
         samples[name] = tuple(np.array([np.median(values)]) for values in samples[name])
@@ -83,12 +91,24 @@ def judge_others(a: Results, b: Results, rows: Sequence[str], threshold: float, 
     judged = verdict.judge_unpaired(costs, dict.fromkeys(names, threshold))
     outcomes = []
     for name, judgement in judged.items():
-        rates = (float(1 / np.median(a.seconds[name])), float(1 / np.median(b.seconds[name])))
+        rates = (float(1 / np.median(a.costs[name])), float(1 / np.median(b.costs[name])))
         notes = [ONE_MEAN if name in means else ONE_PROCESS]
         outcomes.append(
-            Outcome(name, judgement, rates, paired=False, differences=differences, foreign=True, notes=notes)
+            Outcome(
+                *(name, judgement, rates),
+                paired=False,
+                differences=differences,
+                foreign=True,
+                notes=notes,
+                metric=(a.units.get(name, ""), name in higher) if a.program == others.TOOLS["command"] else None,
+            )
         )
-    return Report("compare", outcomes, tuple(missing))
+    return _unpaired(outcomes, missing)
+
+
+def _unpaired(outcomes: Sequence[Outcome], missing: Sequence[str]) -> Report:
+    level = verdict.ALPHA / max(1, len(outcomes))
+    return Report("compare", outcomes, tuple(missing), explained=tuple(reasons.explained(outcomes, level, None, None)))
 
 
 def _evenly(values: Sequence[float]) -> np.ndarray:
@@ -96,15 +116,17 @@ def _evenly(values: Sequence[float]) -> np.ndarray:
     return np.array(values)[np.linspace(0, len(values) - 1, min(len(values), MAX_RUNS)).astype(int)]
 
 
-def _of_a_gate(file: Path) -> list[Outcome]:
+def _of_a_gate(file: Path) -> Report:
     """Recomputes the verdicts of a gate from the pairs in its store `file`. Errors: HvdbError."""
-    stored = selection.load([file])
+    stored = selection.load([file], collectives=True)
     plans = {run.fact(sides.PLAN) for run in stored}
     if plans <= {""}:
         raise HvdbError(f"{file}: holds no pairs of a gate; name the store of side B as well")
     if len(plans) > 1:
         raise NotComparable(f"{file}: holds runs of {len(plans)} plans; give a store of one gate")
-    return gate_plan.outcomes(gate_plan.read(plans.pop()), sides.labelled(stored))
+    plan = gate_plan.read(plans.pop())
+    pairs = stored_sides.pairs_of(plan, stored, stored_sides.read_beside(file, plan))
+    return gate_plan.report(plan, pairs, "compare")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -136,28 +158,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the verdicts and returns the exit code. Errors: HvdbError."""
     judging.require_free_outputs(judging.outputs(arguments), [file for file in (arguments.a, arguments.b) if file])
     if arguments.b is None:
-        if arguments.row:
-            raise HvdbError("--row: is for two files of another program")
+        if arguments.row or arguments.metric:
+            raise HvdbError("--row, --metric: are for two files of another program")
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
-        if _is_foreign(arguments.a) and tool_gate.holds_pairs(arguments.a):
-            return judging.show(tool_gate.stored(arguments.a).report("compare"), arguments)
-        return judging.show(Report("compare", _of_a_gate(arguments.a)), arguments)
+        if _is_foreign(arguments.a) and printed_sides.holds_pairs(arguments.a):
+            kept = printed_sides.stored(arguments.a)
+            return judging.show(gate_plan.report(kept.plan, kept.pairs(), "compare"), arguments)
+        return judging.show(_of_a_gate(arguments.a), arguments)
     foreign = [_is_foreign(file) for file in (arguments.a, arguments.b)]
     for file in (file for file, is_foreign in zip((arguments.a, arguments.b), foreign, strict=True) if is_foreign):
-        if tool_gate.holds_pairs(file):
+        if printed_sides.holds_pairs(file):
             raise NotComparable(f"{file}: holds both sides of a gate; give it alone: compare {file}")
     if all(foreign):
-        a, b = others.read(arguments.a), others.read(arguments.b)
-        threshold = judging.one_threshold(arguments)
-        return judging.show(judge_others(a, b, arguments.row, threshold, arguments.expect), arguments)
+        a, b = (judging.printed(file, arguments) for file in (arguments.a, arguments.b))
+        judged = (judging.one_threshold(arguments), arguments.expect, arguments.higher_is_better)
+        return judging.show(judge_others(a, b, arguments.row, *judged), arguments)
     if any(foreign):
         for file in (arguments.a, arguments.b):
             if not file.is_file():
                 raise HvdbError(f"{file}: {'not a file' if file.exists() else 'no such file'}")
         raise HvdbError(f"{arguments.a}, {arguments.b}: one is a store, and the other is not; compare like with like")
-    if arguments.row:
-        raise HvdbError("--row: is for two files of another program")
+    if arguments.row or arguments.metric:
+        raise HvdbError("--row, --metric: are for two files of another program")
     a, b = judging.load([arguments.a]), judging.load([arguments.b])
     for run in (*a, *b):
         if sides.CELL in run.provenance:
@@ -167,4 +190,4 @@ def run(arguments: argparse.Namespace) -> int:
         raise NotComparable(f"{arguments.a} and {arguments.b} have no configuration in common")
     newest = [sides.newest(cell, MAX_RUNS) for cell in cells]
     outcomes = judge_unpaired(newest, judging.tolerances(arguments), arguments.expect)
-    return judging.show(Report("compare", outcomes, tuple(missing)), arguments)
+    return judging.show(_unpaired(outcomes, missing), arguments)

@@ -9,6 +9,7 @@ from hvdb.base import whole_file
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser, selection
 from hvdb.judge import efficiency, sides
+from hvdb.read.runs import OPERATIONS
 from hvdb.show import export
 
 STANDARD_OUTPUT = Path("-")
@@ -35,15 +36,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not outputs or len(outputs) - len(files) > 1:
         raise HvdbError("say what to write, and where: --prometheus FILE, --jsonl FILE")
     judging.require_free_outputs(files, arguments.stores)
-    stored = selection.load(arguments.stores)
+    loaded = selection.load(arguments.stores, collectives=True)
+    stored, collectives = ([run for run in loaded if (run.unit == OPERATIONS) is rows] for rows in (False, True))
     texts = []
     if arguments.prometheus:
-        chosen = efficiency.select(run for run in stored if sides.CELL not in run.provenance)
-        if not chosen.runs:
-            raise HvdbError("nothing to show: no complete, untraced, measured run outside of gates")
-        texts.append(export.prometheus(chosen.runs))
+        chosen = [
+            efficiency.select(run for run in some if sides.CELL not in run.provenance).runs
+            for some in (stored, collectives)
+        ]
+        if not any(chosen):
+            raise HvdbError("nothing to show: no complete, untraced, measured run or collective outside of gates")
+        texts.append(export.prometheus(*chosen))
     if arguments.jsonl:
-        texts.append(export.json_lines(stored))
+        texts.append(export.json_lines(stored) + export.collective_lines(collectives))
     for file, text in zip(outputs, texts, strict=True):
         if file == STANDARD_OUTPUT:
             print(text, end="")

@@ -7,17 +7,20 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hvdb.base import edge, whole_file
 from hvdb.base.errors import HvdbError
 from hvdb.commands import add_several, selection
 from hvdb.judge import efficiency, thresholds
+from hvdb.judge.outcomes import Report
 from hvdb.judge.thresholds import Thresholds
+from hvdb.read import metrics, others
+from hvdb.read.others import Results
 from hvdb.read.runs import Run
 from hvdb.read.store import is_database
 from hvdb.show import verdict_report
-from hvdb.show.verdict_report import Report
 
 EXIT_CODES = (
     "exit codes: 0 every cell passes, 1 a cell is slower than its threshold allows, 2 usage or I/O, 3 inconclusive, or "
@@ -53,6 +56,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them for a merge request's comment")
     parser.add_argument("--github", action="store_true", help="print annotations for GitHub Actions (docs/gate.md)")
+    parser.add_argument(
+        "--explain", action="store_true", help="say why each verdict is what it is, and what would decide it"
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=("inconclusive", "regression"),
+        default="inconclusive",
+        help="regression: INCONCLUSIVE ends with 0, for shared runners (default: inconclusive, which ends with 3)",
+    )
 
 
 def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> Thresholds:
@@ -69,9 +81,35 @@ def one_threshold(arguments: argparse.Namespace) -> float:
 
 
 def add_row(parser: argparse.ArgumentParser) -> None:
-    """Adds --row."""
+    """Adds --row, --metric and --higher-is-better."""
     what = "only this row of another program, such as 'all_reduce float 1048576'; * and ? stand for other characters"
     add_several(parser, "--row", what, default=[], metavar="NAME")
+    what = (
+        "with command: what its output says, by a regular expression with one group, or a path in JSON: 'us=$.a[0].b'"
+    )
+    add_several(parser, "--metric", what, default=[], metavar="NAME=PATTERN")
+    add_several(parser, "--higher-is-better", "more of this metric is better", default=[], metavar="NAME")
+
+
+def require_metrics(arguments: argparse.Namespace, wanted: bool) -> None:
+    """Checks --metric and --higher-is-better before a run. Errors: HvdbError, also if there are metrics or none though
+    the results are `wanted` to be some."""
+    if bool(arguments.metric) != wanted:
+        raise HvdbError(
+            "--tool command: say what to read from its output: --metric 'latency_us=Latency: ([0-9.]+)'"
+            if wanted
+            else "--metric: is for --tool command; the other tools' results name their rows"
+        )
+    metrics.read_options(arguments.metric, arguments.higher_is_better)
+
+
+def printed(file: Path, arguments: argparse.Namespace) -> Results:
+    """Returns what `file` holds of another program; with --metric what its lines say. Errors: HvdbError."""
+    require_metrics(arguments, bool(arguments.metric))
+    if not arguments.metric:
+        return others.read(file)
+    content = whole_file.read_at_most(file, others.MAX_BYTES)
+    return metrics.parse(content, metrics.read_options(arguments.metric, arguments.higher_is_better))
 
 
 def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
@@ -103,6 +141,7 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
 
     The exit code does not change if nobody reads the output.
     """
+    report = replace(report, pardons=arguments.fail_on == "regression")
     for file, text in (
         (arguments.json, verdict_report.json_text),
         (arguments.junit, verdict_report.junit),
@@ -110,20 +149,24 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
     ):
         if file:
             whole_file.write_text(file, text(report))
-    text = verdict_report.github(report, secrets.token_hex(16)) if arguments.github else verdict_report.text(report)
+    if arguments.github:
+        text = verdict_report.github(report, secrets.token_hex(16), explain=arguments.explain)
+    else:
+        text = verdict_report.text(report, explain=arguments.explain)
     for line in text.splitlines():
         edge.tell(report.title, line)
     return report.exit_code
 
 
 def load(paths: Sequence[Path], command: str = "compare") -> list[Run]:
-    """Returns the runs of the stores `paths` that may be compared, and prints which runs are left out.
+    """Returns the runs of the stores `paths` that may be compared, and prints which runs are left out. A row of
+    `hvd_bench coll` is a run.
 
     Errors: HvdbError if no run is left.
     """
-    chosen = efficiency.select(selection.load(paths))
+    chosen = efficiency.select(selection.load(paths, collectives=True))
     for line in chosen.left_out:
         edge.tell(command, f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")
     if not chosen.runs:
-        raise HvdbError(f"{', '.join(map(str, paths))}: no complete, untraced, measured run to compare")
+        raise HvdbError(f"{', '.join(map(str, paths))}: no complete, untraced, measured run or collective to compare")
     return chosen.runs

@@ -11,7 +11,7 @@ from hvdb.base import data, printable, progress
 from hvdb.base.errors import HvdbError
 from hvdb.commands import add_several
 from hvdb.judge import efficiency
-from hvdb.read import coll_results, runs
+from hvdb.read import coll_results, coll_runs, runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +43,16 @@ def add_mix_fingerprints(parser: argparse._ActionsContainer, what: str) -> None:
     parser.add_argument("--mix-fingerprints", action="store_true", help=although)
 
 
-def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]:
-    """Calls runs.load() and shows its progress on the terminal.
+def load(stores: Sequence[Path], *, may_be_none: bool = False, collectives: bool = False) -> list[runs.Run]:
+    """Calls runs.load() and shows its progress on the terminal. collectives: also returns the rows of `hvd_bench coll`.
 
     Errors: HvdbError if the stores contain results of collectives but no run. With may_be_none, prints a line on
     standard error instead.
     """
     with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
         stored = runs.load(stores, step)
+        if collectives:
+            stored += coll_runs.load(stores)
     if not stored and any(map(coll_results.in_store, stores)):
         why = (
             f"{', '.join(map(str, stores))}: no training runs, only results of collectives, which "

@@ -21,7 +21,7 @@ from hvdb.base.interval import Interval
 from hvdb.judge import comparable
 from hvdb.judge.bootstrap import MIN_SESSIONS, Session, pool, ratio
 from hvdb.read.names import MIN_TO_BELIEVE, NOT_RESOLVED, WIDEST_EFFICIENCY
-from hvdb.read.runs import Run, by_session, grouped
+from hvdb.read.runs import OPERATIONS, Run, by_session, grouped
 
 # The backward pass as a fraction of forward plus backward pass. The backward pass costs as much arithmetic as two
 # forward passes: one for the gradients of the data and one for the gradients of the weights.
@@ -154,8 +154,12 @@ def samples(run: Run) -> int:
 
 
 def images_per_second(run: Run) -> float:
-    """Returns images (or the run's unit) per second of the whole world: world_size x batch_size / median step time."""
-    return run.world_size * run.batch_size / step_time(run).value
+    """Returns images (or the run's unit) per second of the whole world: world_size x batch_size / median step time.
+
+    All ranks take part in one operation of a collective, so world_size does not count there.
+    """
+    workers = 1 if run.unit == OPERATIONS else run.world_size
+    return workers * run.batch_size / step_time(run).value
 
 
 def ring_bound(full: Run, solo: Run | None) -> float | None:

@@ -56,6 +56,16 @@ def signed_rank_p(differences: np.ndarray) -> float:
     return float(_sums_of_signs(doubled[differences != 0])[observed:].sum())
 
 
+def sign_p(fewer: int, more: int) -> float:
+    """Returns the one-sided p-value of the hypothesis "one of two events is at most as likely as the other".
+
+    fewer, more: in how many of the pairs with exactly one of them each occurred. This is the exact sign test. Returns 1
+    if there is no such pair.
+    """
+    count = fewer + more
+    return sum(math.comb(count, k) for k in range(more, count + 1)) / 2**count
+
+
 @cache
 def _most_outside(count: int, tail: float) -> int | None:
     """Returns the largest c with P(sum of the ranks of positive differences <= c) <= tail; None if there is no such c.

@@ -19,7 +19,7 @@ from hvdb.base.interval import Interval
 from hvdb.judge import comparable, efficiency
 from hvdb.judge.exact import paired_effect, unpaired_effect
 from hvdb.judge.verdict import CONFIDENCE, Judgement
-from hvdb.read.runs import IMAGES, UNKNOWN, Run, by_session, grouped
+from hvdb.read.runs import IMAGES, OPERATIONS, UNKNOWN, Run, by_session, grouped
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
 # Names of facts with these beginnings are left out of differences, because such facts differ between any two runs.
@@ -70,6 +70,12 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
     return sorted(main_runs, key=lambda run: (run.started_utc, run.uuid))
 
 
+def cell_name(run: Run) -> str:
+    """Returns the name of the run's cell. A row of `hvd_bench coll` is a cell of its own."""
+    name = run.fact(CELL)
+    return f"{name} {run.model}" if run.unit == OPERATIONS else name
+
+
 def labelled(stored: Iterable[Run]) -> list[BothSides]:
     """Returns the paired cells of the runs that have a gate's labels. The cell that was measured first comes first.
 
@@ -81,7 +87,7 @@ def labelled(stored: Iterable[Run]) -> list[BothSides]:
     usable = {run.uuid for run in efficiency.select(made).runs}
     by_cell: dict[str, dict[int, dict[str, list[Run]]]] = {}
     for run in made:
-        cell, side = run.fact(CELL), run.fact(SIDE)
+        cell, side = cell_name(run), run.fact(SIDE)
         if side not in ("a", "b"):
             raise NotComparable(f"run {run.short_id}: {SIDE} '{side}' is neither a nor b")
         pair = by_cell.setdefault(cell, {}).setdefault(pair_number(run), {"a": [], "b": []})
@@ -154,6 +160,7 @@ _NAMED = {
     "world_size": "ranks {}",
     "nodes": "nodes {}",
 }
+_OF_ROWS = ("model", "world_size", "nodes")
 
 
 def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
@@ -170,7 +177,8 @@ def names(keys: Sequence[tuple]) -> dict[tuple, str]:
     named = {}
     for key in keys:
         values = dict(zip(_KEY, key, strict=True))
-        words = [form.format(values[name]) for name, form in _NAMED.items()]
+        shown = _NAMED if values["schedule"] else _OF_ROWS  # a row of `hvd_bench coll` has no schedule
+        words = [_NAMED[name].format(values[name]) for name in shown]
         words += [f"{name} {values[name]}" for name in differing if name not in _NAMED]
         named[key] = ", ".join(words)
     return named
@@ -255,8 +263,10 @@ class Outcome:
     rates: images per second of A and of B, medians. unit: what is counted in place of images. paired: True if A and B
     were measured in turn. terms: from moved(). differences: from differences(). reason: why the cell's threshold has
     its value; "" if no reason was given. runs: the UUIDs of A's and of B's runs.
-    foreign: True for a row of another program. Its rates are operations per second, and it has no terms.
-    notes: lines that say what a verdict on samples of another program does not cover.
+    foreign: True for a row of another program or of `hvd_bench coll`. Its rates are operations per second, and it has
+    no terms.
+    notes: lines that say what a verdict on samples of another program does not cover. metric: for a metric of a
+    command, its unit and True if more of it is better; None for times.
     """
 
     name: str
@@ -271,6 +281,13 @@ class Outcome:
     runs: tuple[Sequence[str], Sequence[str]] = ((), ())
     foreign: bool = False
     notes: Sequence[str] = ()
+    metric: tuple[str, bool] | None = None
+
+    @property
+    def values(self) -> tuple[float, float]:
+        """The medians of A and of B of a metric: costs, or rates where more is better."""
+        more_is_better = self.metric is not None and self.metric[1]
+        return self.rates if more_is_better else (1 / self.rates[0], 1 / self.rates[1])
 
 
 def outcome_of(cell: BothSides, judgement: Judgement, reason: str) -> Outcome:
@@ -286,6 +303,7 @@ def outcome_of(cell: BothSides, judgement: Judgement, reason: str) -> Outcome:
         reason,
         cell.left_out,
         ([run.uuid for run in cell.a], [run.uuid for run in cell.b]),
+        foreign=cell.a[0].unit == OPERATIONS,
     )
 
 

@@ -31,6 +31,7 @@ from hvdb.judge import exact
 ALPHA = 0.05
 CONFIDENCE = 0.95
 LOOKS = 3
+_FAILURES = "\0failures"  # the hypothesis on failures among those on cells, whose names print
 # A slowdown counts as detectable if the test finds it with this probability.
 POWER = 0.9
 RESAMPLES = 1000
@@ -76,17 +77,19 @@ class Judgement:
         return self.find_detectable()
 
 
-def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
+def plan_looks(cells: int, cap: int, more: int = 0, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
     """Returns the numbers of pairs after which the cells are judged (the looks), ascending. The last number is `cap`.
 
     Each look has enough pairs for a verdict. If `cap` is too small for `looks` such looks, fewer looks are planned.
+    more: the number of hypotheses that share alpha with those on the cells.
     Errors: HvdbError if even `cap` pairs are too few for a verdict.
     """
+    hypotheses = cells + more
     for count in range(looks, 0, -1):
-        fewest = exact.fewest_pairs(alpha / (cells * count))
+        fewest = exact.fewest_pairs(alpha / (hypotheses * count))
         if fewest + count - 1 <= cap:
             return tuple(round(pairs) for pairs in np.linspace(fewest, cap, count)) if count > 1 else (cap,)
-    fewest = exact.fewest_pairs(alpha / cells)
+    fewest = exact.fewest_pairs(alpha / hypotheses)
     raise HvdbError(
         f"{cap} pairs can never lead to a verdict on {cells} cell{'s' if cells > 1 else ''}: {cap} pairs that all "
         f"agree are not significant; ask for at least {fewest} pairs"
@@ -104,50 +107,94 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
 
 
 class Trial:
-    """Judges cells at one look after another and remembers the decisions of earlier looks. For one thread."""
+    """Judges cells at one look after another and remembers the decisions of earlier looks. For one thread.
 
-    def __init__(self, thresholds: Mapping[str, float], looks: int, alpha: float = ALPHA) -> None:
-        """thresholds: cell -> tolerated slowdown, above 0 (0.02: 2 %). looks: number of planned looks."""
+    b_fails: True once the hypothesis "B fails at most as often as A" is rejected.
+    """
+
+    def __init__(
+        self, thresholds: Mapping[str, float], looks: int, alpha: float = ALPHA, *, counts_failures: bool = False
+    ) -> None:
+        """thresholds: cell -> tolerated slowdown, above 0 (0.02: 2 %). looks: number of planned looks.
+
+        counts_failures: True if the hypothesis on failures shares alpha with those on slowdowns.
+        """
         self._thresholds = dict(thresholds)
         self._level = alpha / looks
         self._decided: dict[str, Judgement] = {}
+        self._counts_failures = counts_failures
+        self.b_fails = False
 
     @property
     def undecided(self) -> list[str]:
         """The cells that have neither PASS nor REGRESSION yet, in the order of the thresholds."""
         return [cell for cell in self._thresholds if cell not in self._decided]
 
-    def look(self, ratios: Mapping[str, np.ndarray]) -> dict[str, Judgement]:
-        """Judges the undecided cells at the next look. Returns the judgements of all cells.
+    def look(self, ratios: Mapping[str, np.ndarray], failed: tuple[int, int] = (0, 0)) -> dict[str, Judgement]:
+        """Judges the undecided cells at the next look. Returns the judgements of all cells that have a ratio.
 
-        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,). There must be at least one ratio, and
-        all must be finite.
+        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), all finite. failed: in how many pairs
+        only A failed, and only B.
         """
-        least = self._level / len(self._thresholds)  # the lowest level at which Holm's procedure may test a cell
-        measured = {cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided}
-        judged = _decide(self._decided | measured, self._level)
+        hypotheses = len(self._thresholds) + self._counts_failures
+        least = self._level / hypotheses  # the lowest level at which Holm's procedure may test a cell
+        measured = {
+            cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided if len(ratios[cell])
+        }
+        others = {cell: 1.0 for cell in self.undecided if cell not in measured}
+        if self._counts_failures:
+            others[_FAILURES] = 0.0 if self.b_fails else exact.sign_p(*failed)
+        judged, worse = _decide(self._decided | measured, self._level, others)
+        self.b_fails = _FAILURES in worse
         self._decided = {
             cell: judgement for cell, judgement in judged.items() if judgement.verdict is not Verdict.INCONCLUSIVE
         }
-        return {cell: judged[cell] for cell in self._thresholds}
+        return {cell: judged[cell] for cell in self._thresholds if cell in judged}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the pairs so far say. judged: of every cell with a whole pair, at the last look that was possible.
+
+    lacking: the cells that need more pairs for the next look; empty if every cell has a verdict, B fails, or the last
+    look is done. b_fails: Trial.b_fails. level: at which Holm's procedure tests the least of the hypotheses of a look.
+    """
+
+    judged: dict[str, Judgement]
+    lacking: list[str]
+    b_fails: bool
+    level: float
 
 
 def replay(
-    ratios: Mapping[str, np.ndarray], thresholds: Mapping[str, float], looks: Sequence[int]
-) -> tuple[dict[str, Judgement], list[str]]:
+    ratios: Mapping[str, np.ndarray],
+    thresholds: Mapping[str, float],
+    looks: Sequence[int],
+    failed: Callable[[int], tuple[int, int]] | None = None,
+    *,
+    ended: bool = False,
+) -> Replayed:
     """Judges cells at the planned `looks`, one after another, until a look needs more pairs than there are.
 
-    Returns the judgement of every cell at the last look that was possible (empty if no look was possible), and the
-    cells that need more pairs for the next look (empty if all cells have a verdict or the last look is done).
-    ratios: cell -> log ratios of its pairs, in the order of time. thresholds: cell -> tolerated slowdown.
+    ratios: cell -> log ratios of its pairs, in the order of time; NaN for a pair that is void. thresholds: cell ->
+    tolerated slowdown. failed: returns in how many of the first n pairs only A failed, and only B; None: failures are
+    no hypothesis. ended: the time is up, so that the next look takes what is there, and is the last one.
     """
-    trial = Trial(thresholds, len(looks))
+    trial = Trial(thresholds, len(looks), counts_failures=failed is not None)
     judged: dict[str, Judgement] = {}
+    lacking: list[str] = []
     for pairs in looks:
-        if lacking := [name for name in trial.undecided if len(ratios[name]) < pairs]:
-            return judged, lacking
-        judged = trial.look({name: ratios[name][:pairs] for name in trial.undecided})
-    return judged, []
+        lacking = [name for name in trial.undecided if len(ratios[name]) < pairs]
+        if lacking and not ended:
+            break
+        taken = {name: ratios[name][:pairs] for name in trial.undecided}
+        finite = {name: some[np.isfinite(some)] for name, some in taken.items()}
+        judged = trial.look(finite, failed(pairs) if failed else (0, 0)) or judged
+        if lacking or trial.b_fails or not trial.undecided:
+            lacking = []
+            break
+    least = ALPHA / len(looks) / (len(thresholds) + (failed is not None))
+    return Replayed(judged, lacking, trial.b_fails, least)
 
 
 def judge_unpaired(
@@ -159,13 +206,17 @@ def judge_unpaired(
     costs must be finite.
     """
     measured = {cell: _measure_unpaired(a, b, thresholds[cell], alpha / len(costs)) for cell, (a, b) in costs.items()}
-    return _decide(measured, alpha)
+    return _decide(measured, alpha, {})[0]
 
 
-def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgement]:
+def _decide(
+    measured: Mapping[str, Judgement], level: float, others: Mapping[str, float]
+) -> tuple[dict[str, Judgement], set[str]]:
     """Adds verdicts by Holm's procedure, once for REGRESSION and once for PASS. A judgement with a verdict keeps it.
 
-    A hypothesis that was rejected at an earlier look counts as p = 0, because its error counts at the earlier look.
+    others: p-values of hypotheses that share `level` with the cells' of REGRESSION. Also returns the names of all
+    hypotheses of REGRESSION that are rejected. A hypothesis that was rejected at an earlier look counts as p = 0,
+    because its error counts at the earlier look.
     """
 
     def p_value(judgement: Judgement, direction: Verdict) -> float:
@@ -174,8 +225,11 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
         return 0.0 if judgement.verdict is direction else 1.0
 
     worse, fine = (
-        holm({cell: p_value(judgement, direction) for cell, judgement in measured.items()}, level)
-        for direction in (Verdict.REGRESSION, Verdict.PASS)
+        holm(shared | {cell: p_value(judgement, direction) for cell, judgement in measured.items()}, level)
+        for direction, shared in (
+            (Verdict.REGRESSION, dict(others)),
+            (Verdict.PASS, {name: 1.0 for name in others if name != _FAILURES}),
+        )
     )
     judged = {}
     for cell, judgement in measured.items():
@@ -183,7 +237,7 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
         if verdict is Verdict.INCONCLUSIVE:
             verdict = Verdict.REGRESSION if cell in worse else Verdict.PASS if cell in fine else verdict
         judged[cell] = dataclasses.replace(judgement, verdict=verdict)
-    return judged
+    return judged, worse
 
 
 def _undecided(effect: Interval, threshold: float, **others: Any) -> Judgement:
@@ -237,18 +291,21 @@ def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: 
     return math.expm1(math.log1p(threshold) - float(np.quantile(lows, 1 - POWER)))
 
 
-def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
+def detectable(
+    ratios: np.ndarray, threshold: float, level: float, pairs: int | None = None, seed: int = 1
+) -> float | None:
     """Returns the smallest slowdown that is judged REGRESSION with probability POWER, or None with too few pairs.
 
-    Assumes new pairs, equal to `ratios` (pairs,) in number and spread. Resamples the deviations of `ratios` from their
-    centre with random signs. level: of the one-sided test.
+    Assumes new pairs, equal to `ratios` (at least two) in spread. Resamples the deviations of `ratios` from their
+    centre with random signs. level: of the one-sided test. pairs: how many new pairs; None: as many as `ratios`.
     """
     count = len(ratios)
-    if count < exact.fewest_pairs(level):
+    pairs = pairs or count
+    if count < 2 or pairs < exact.fewest_pairs(level):
         return None
     rng = np.random.default_rng(seed)
     deviations = (ratios - np.median(exact.walsh_averages(ratios))) * math.sqrt(count / (count - 1))
-    drawn = rng.choice(deviations, (RESAMPLES, count)) * rng.choice((-1.0, 1.0), (RESAMPLES, count))
+    drawn = rng.choice(deviations, (RESAMPLES, pairs)) * rng.choice((-1.0, 1.0), (RESAMPLES, pairs))
     lows = np.concatenate([exact.paired_lower_bounds(some, level) for some in np.array_split(drawn, 20)])
     # A resample shows a slowdown x if the lower bound of the resample + log(1 + x) is above log(1 + threshold).
     return math.expm1(math.log1p(threshold) - float(np.quantile(lows, 1 - POWER)))

@@ -343,6 +343,8 @@ def _foreign(file: Path, ranks: int | None, into: Read) -> None:
             gathered.leave_out(panel, row.size, "occurs twice")
         elif row.operation == "barrier":
             gathered.leave_out(panel, row.size, "has no size, so it cannot be drawn")
+        elif row.type not in TYPES or row.reduction not in REDUCTIONS:
+            gathered.leave_out(panel, row.size, "hvd_bench has no such type or reduction")
         else:
             gathered.add(panel, found.program, Point(row.size, 1e6 * statistics.median(row.seconds)))
 

@@ -32,9 +32,10 @@ class SampledCell:
 @dataclass
 class CollSession:
     """A row of coll_session, with the rows of other tables that belong to it. from_last_arrival: what its samples are,
-    see SampledCell."""
+    see SampledCell. source: the store."""
 
     columns: dict[str, Any]
+    source: Path
     provenance: dict[str, Fact] = field(default_factory=dict)
     from_last_arrival: bool = True
     cells: list[SampledCell] = field(default_factory=list)
@@ -52,7 +53,7 @@ def load(paths: Iterable[Path]) -> list[CollSession]:
                 uuid = row["uuid"]
                 if uuid in found:
                     continue
-                session = found[uuid] = CollSession(dict(row))
+                session = found[uuid] = CollSession(dict(row), path)
                 for fact in connection.execute("SELECT * FROM coll_provenance WHERE session_uuid = ?", (uuid,)):
                     session.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
                 blobs = connection.execute(

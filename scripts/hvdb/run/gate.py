@@ -1,71 +1,60 @@
-"""Measures the sides A and B in pairs, in one allocation, until it is clear whether B is slower than A."""
+"""Measures the sides A and B in pairs, in one allocation, until it is clear whether B is slower than A.
+
+The kinds of sides (stored_sides.py: runs of hvd_bench; printed_sides.py: what another program prints) say how a run is
+made and what the pairs say. The loop here is the same for all.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
+
+import numpy as np
 
 from hvdb.base import edge, locks, process, progress
-from hvdb.base.errors import HvdbError, NotComparable
-from hvdb.judge import efficiency, sides
-from hvdb.judge.sides import BothSides, Outcome
-from hvdb.read.runs import GrowingStore, Run
-from hvdb.run import gate_plan, side_command
-from hvdb.run.gate_plan import GatePlan
-from hvdb.run.side_command import Side
-from hvdb.show import tables
+from hvdb.base.errors import HvdbError
+from hvdb.judge import verdict
+from hvdb.judge.outcomes import Report
+from hvdb.run import gate_plan
+from hvdb.run.gate_plan import Pairs, Plan
 
-# Default --target-interval of each run. Two runs of one side mostly differ by more than this, so a narrower interval
-# (a longer run) would gain little.
-TARGET_INTERVAL = 0.005
 MAX_SAID = 1000  # bytes of the end of a failed run's output in which its last line is looked for
+MAX_OUTPUT = 64 << 20  # bytes that a run may print
+ENOUGH_TO_ESTIMATE = 3  # pairs after which a gate with a time limit says what it can find in its time
+# Exit codes with which a launcher or a program says that it was called wrongly, whatever the machine does: usage (as
+# hvd_bench has it), no permission, no such program. Source: POSIX, Shell Command Language 2.8.2.
+_USAGE = (126, 127)
 
 
-@dataclass(frozen=True)
-class Bench:
-    """How to make runs. programs: side -> its hvd_bench. launch: the words of the command line before the program.
+class SideFailed(Exception):
+    """A side of a pair failed. The pair is void, and the gate goes on. The text says why, without naming the side."""
 
-    store: keeps the runs. lock: the descriptor from locked().
-    """
 
-    plan: GatePlan
-    sides: Mapping[str, Side]
-    programs: Mapping[str, Path]
-    launch: Sequence[str]
-    store: GrowingStore
-    directory: Path | None
-    timeout_seconds: float
-    lock: int
+class Sides(Protocol):
+    """Both sides of a gate. file: keeps the pairs."""
 
-    def words(self, cell: str, side: str, pair: int) -> list[str]:
-        """Returns the command of one run. The side's options follow the cell's options and therefore override them."""
-        own = self.sides[side]
-        work = side_command.split_options(self.plan.cells[cell], "--cell")
-        given = {side_command.option_of(word) for word in (*work, *own.options)}
-        defaults = [
-            f"{option}={value:g}"
-            for option, value in (("--max-time", self.plan.seconds), ("--target-interval", TARGET_INTERVAL))
-            if option not in given
-        ]
-        labels = {"cell": cell, "side": side, "pair": str(pair), "plan": self.plan.text()}
-        program = [
-            str(self.programs[side]),
-            *work,
-            *own.options,
-            *defaults,
-            "--quiet",
-            f"--db={self.store.path.absolute()}",
-            *(f"--label=gate.{key}={value}" for key, value in labels.items()),
-        ]
-        return [*self.launch, *side_command.in_surroundings(own, program)]
+    plan: Plan
+
+    @property
+    def file(self) -> Path: ...
+
+    def run(self, cell: str, side: str, pair: int) -> None:
+        """Makes one run. Errors: SideFailed; HvdbError if no later run could succeed."""
+
+    def keep(self, cell: str, pair: int, failed: dict[str, str]) -> None:
+        """Keeps the pair whose sides have run. failed: side -> why it failed. Errors: NotComparable, HvdbError."""
+
+    def end(self) -> None:
+        """Keeps that the time limit has ended the gate."""
+
+    def measured(self) -> Pairs:
+        """Returns the pairs so far. Errors: HvdbError if there is something else."""
 
 
 def locked(db: Path) -> AbstractContextManager[int]:
@@ -78,48 +67,6 @@ def locked(db: Path) -> AbstractContextManager[int]:
     return locks.held(target.with_name(f"{target.name}.lock"), taken)
 
 
-def measured(store: GrowingStore, plan: GatePlan) -> tuple[list[BothSides], int]:
-    """Returns the cells with the pairs in `store`, and the number of the next pair. Incomplete pairs stay incomplete.
-
-    Errors: HvdbError if `store` contains runs that are not part of `plan`.
-    """
-    stored = store.load()
-    db, text = store.path, plan.text()
-    for run in stored:
-        if sides.PLAN not in run.provenance:
-            raise HvdbError(f"{db}: holds run {run.short_id}, which no gate made; name a new store with --db")
-        if run.fact(sides.PLAN) != text:
-            raise HvdbError(
-                f"{db}: run {run.short_id} was measured for another plan (other sides, cells, threshold, pairs, "
-                "seconds or seed); give the same options to go on, or another --db to begin anew"
-            )
-    cells = sides.labelled(stored)
-    for cell in cells:
-        _require_one_program(cell)
-    return cells, max((sides.pair_number(run) for run in stored), default=0) + 1
-
-
-def _require_one_program(cell: BothSides) -> None:
-    for side, measured in (("a", cell.a), ("b", cell.b)):
-        if len({run.fact("build.binary_hash") for run in measured}) > 1:
-            raise NotComparable(
-                f"cell {cell.name}: the program of side {side} was rebuilt since the first pair; begin anew with "
-                "another --db"
-            )
-
-
-def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
-    """Makes one run. Errors: HvdbError if the run fails."""
-    words, variables = bench.words(cell, side, pair), bench.sides[side].variables
-    with tempfile.TemporaryFile() as output:
-        try:
-            process.run(words, variables, bench.timeout_seconds, bench.directory, output, (bench.lock,))
-        except (process.RunFailed, OSError) as error:
-            raise HvdbError(
-                f"side {side} of pair {pair} of cell {cell} {failure(error, output)}; {kept(bench.store.path)}"
-            ) from error
-
-
 def failure(error: HvdbError | OSError, *outputs: IO[bytes]) -> str:
     """Returns why a run failed, and the last line of the first of `outputs` that is not empty."""
     why = error.why if isinstance(error, process.RunFailed) else str(error)
@@ -130,6 +77,61 @@ def failure(error: HvdbError | OSError, *outputs: IO[bytes]) -> str:
     return why
 
 
+def is_usage(error: HvdbError | OSError, *codes: int) -> bool:
+    """Returns True if a run failed because it was called wrongly. codes: more exit codes that say so."""
+    return isinstance(error, OSError) or (isinstance(error, process.RunFailed) and error.code in (*_USAGE, *codes))
+
+
+def measure(sides: Sides, limit_seconds: float | None = None) -> Report:
+    """Measures pairs until every row has a verdict, B fails, the last look is done, or the time is up.
+
+    limit_seconds: no pair begins that would probably end later. Errors: HvdbError.
+    """
+    begun, made, plan = time.monotonic(), 0, sides.plan
+    pairs = sides.measured()
+
+    def pair_seconds() -> float:
+        return (time.monotonic() - begun) / made
+
+    while due := gate_plan.judge(plan, pairs).lacking:
+        number = pairs.following
+        cells = list(dict.fromkeys(pairs.rows[name].cell for name in due))
+        for cell in gate_plan.cells_in_turn(cells, plan, number):
+            if limit_seconds and made and time.monotonic() - begun + pair_seconds() > limit_seconds:
+                sides.end()
+                break
+            failed = _run_pair(sides, cell, number, pairs)
+            sides.keep(cell, number, failed)
+            pairs = sides.measured()
+            made += 1
+            counts = {name: len(pairs.failed.get(name, ())) for name in cells}
+            left = sum(plan.most - count for count in counts.values()) * pair_seconds()
+            _tell(f"pair {counts[cell]} of at most {plan.most}, cell {cell}: {_newest(pairs, cell, failed)}", left)
+            if limit_seconds and number == ENOUGH_TO_ESTIMATE and cell == cells[-1]:
+                fits = int(limit_seconds / pair_seconds() / len(cells))
+                edge.tell("gate", _reachable(plan, pairs, min(fits, plan.most), limit_seconds), sys.stderr)
+        pairs = sides.measured()
+    return gate_plan.report(plan, pairs, "gate", pair_seconds() * len(plan.cells) if made else None)
+
+
+def _run_pair(sides: Sides, cell: str, number: int, pairs: Pairs) -> dict[str, str]:
+    """Runs both sides. Returns side -> why it failed. Errors: HvdbError where going on would tell nothing."""
+    failed: dict[str, str] = {}
+    for side in gate_plan.order(sides.plan.seed, number):
+        try:
+            sides.run(cell, side, number)
+        except SideFailed as error:
+            failed[side] = str(error)
+            earlier = [sides for voided in pairs.failed.values() for sides in voided]
+            count = sum("a" in sides for sides in earlier) + 1
+            if side == "a" and (count > len(earlier) // 2 or not any(sides == "" for sides in earlier)):
+                raise HvdbError(
+                    f"side a of pair {number} of cell {cell} {error}; it failed in {count} of {len(earlier) + 1} "
+                    f"pairs, so there is nothing to compare with; {kept(sides.file)}"
+                ) from error
+    return failed
+
+
 def kept(file: Path) -> str:
     """Returns what a person reads after the failure of a run. file: keeps the pairs."""
     if not file.exists():
@@ -137,51 +139,43 @@ def kept(file: Path) -> str:
     return f"{file} keeps the pairs so far, and the same command goes on from there"
 
 
-def _newest_pair(bench: Bench, cells: Sequence[BothSides], name: str, pair: int) -> tuple[Run, Run]:
-    """Returns the two runs of the newest pair of the cell `name`. pair: the number of this pair.
-
-    Errors: HvdbError if a run is missing.
-    """
-    cell = next((cell for cell in cells if cell.name == name), None)
-    if cell and cell.a and sides.pair_number(cell.a[-1]) == pair:
-        return cell.a[-1], cell.b[-1]
-    stored = [run for run in bench.store.load() if sides.pair_number(run) == pair]
-    for side in ("a", "b"):
-        mine = [run for run in stored if (run.fact(sides.CELL), run.fact(sides.SIDE)) == (name, side)]
-        if not mine:
-            raise HvdbError(
-                f"side {side} of pair {pair} of cell {name} ended with exit code 0 and stored no run in "
-                f"{bench.store.path}; is there --help or --version among its options?"
-            )
-        if left_out := efficiency.select(mine).left_out:
-            raise HvdbError(f"side {side} of pair {pair} of cell {name} cannot be used: {'; '.join(left_out)}")
-    raise HvdbError(f"pair {pair} of cell {name} is not whole in {bench.store.path}")
+def _tell(what: str, left_seconds: float) -> None:
+    edge.tell("gate", f"{what}; at most {progress.duration(left_seconds)} left", sys.stderr)
 
 
-def measure(bench: Bench) -> list[Outcome]:
-    """Measures pairs until every cell has a verdict or the last look is done. Returns the outcomes of all cells.
+def _newest(pairs: Pairs, cell: str, failed: dict[str, str]) -> str:
+    """Returns what the newest pair of `cell` says."""
+    if failed:
+        return "void: " + "; ".join(f"side {side} {why}" for side, why in sorted(failed.items()))
+    newest = [100 * math.expm1(row.ratios[-1]) for row in pairs.rows.values() if row.cell == cell and len(row.ratios)]
+    newest = [one for one in newest if math.isfinite(one)]
+    if len(newest) < 2:
+        return f"B slower by {newest[0]:+.1f} %" if newest else "no row that both sides have"
+    return (
+        f"B slower by {np.median(newest):+.1f} % in the median of {len(newest)} rows, {min(newest):+.1f} to "
+        f"{max(newest):+.1f} %"
+    )
 
-    Errors: HvdbError.
-    """
-    plan = bench.plan
-    begun, made = time.monotonic(), 0
-    cells, number = measured(bench.store, plan)
-    while due := gate_plan.replay(plan, cells)[1]:
-        for name in gate_plan.cells_in_turn(due, plan, number):
-            for side in gate_plan.order(plan.seed, number):
-                run_side(bench, name, side, number)
-            cells, following = measured(bench.store, plan)
-            a, b = _newest_pair(bench, cells, name, number)
-            made += 1
-            counts = {cell.name: len(cell.a) for cell in cells}
-            left = sum(plan.looks[-1] - counts.get(cell, 0) for cell in due) * (time.monotonic() - begun) / made
-            slower = math.expm1(sides.log_cost(b) - sides.log_cost(a))
-            rates = [tables.number(efficiency.images_per_second(run)) for run in (a, b)]
-            edge.tell(
-                "gate",
-                f"pair {counts[name]} of at most {plan.looks[-1]}, cell {name}: A {rates[0]}, B {rates[1]} {a.unit}/s, "
-                f"B slower by {100 * slower:+.1f} %; at most {progress.duration(left)} left",
-                sys.stderr,
-            )
-        number = following
-    return gate_plan.outcomes(plan, cells)
+
+def _reachable(plan: Plan, pairs: Pairs, fits: int, limit_seconds: float) -> str:
+    """Returns which slowdown `fits` pairs can find at the noise of the first pairs."""
+    looks, time_text = plan.looks_for(len(pairs.rows)), progress.duration(limit_seconds)
+    if fits < looks[0]:
+        return (
+            f"about {fits} pairs fit into {time_text}, and the first verdict needs {looks[0]}: allow more time, "
+            "shorter runs (--seconds) or fewer rows"
+        )
+    level = verdict.ALPHA / len(looks) / (len(pairs.rows) + 1)
+    found = {
+        name: verdict.detectable(row.ratios[np.isfinite(row.ratios)], row.threshold, level, fits)
+        for name, row in pairs.rows.items()
+    }
+    known = sorted((slowdown, name) for name, slowdown in found.items() if slowdown is not None)
+    if not known:
+        return f"too few whole pairs to say what can be found in {time_text}"
+    return f"at this noise {_least(known)} can be found in {time_text} ({fits} pairs), nine times in ten"
+
+
+def _least(known: Sequence[tuple[float, str]]) -> str:
+    worst = f"a slowdown of {100 * known[-1][0]:.3g} %"
+    return worst if len(known) == 1 else f"{worst} in the noisiest of {len(known)} rows ({known[-1][1]})"

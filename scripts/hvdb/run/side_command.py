@@ -140,6 +140,13 @@ def split_words(text: str, name: str) -> list[str]:
         raise HvdbError(f"{name} '{text}': {str(error).lower()}") from None
 
 
+def work_of(text: str, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the command of a cell, ("coll",) or () for a training, and its options. Errors: HvdbError."""
+    words = split_words(text, name)
+    command = tuple(words[:1]) if words[:1] == ["coll"] else ()
+    return command, require_options(words[len(command) :], name)
+
+
 def split_options(text: str, name: str) -> tuple[str, ...]:
     """Splits `text` into words and checks them with require_options(). Errors: HvdbError."""
     return require_options(split_words(text, name), name)

@@ -52,6 +52,13 @@ _OF_PART = {
     "hvd_bench_step_part_low_ratio": ("ratio_low", "Lower end of the interval of the share."),
     "hvd_bench_step_part_high_ratio": ("ratio_high", "Upper end of the interval of the share."),
 }
+# The same for a row of `hvd_bench coll`, and the labels that, with its options, say which cell it belongs to.
+_OF_ROW = {
+    "hvd_bench_collective_seconds": ("seconds", "Median time of one operation on the slowest rank."),
+    "hvd_bench_collective_low_seconds": ("seconds_low", "Lower end of the interval of the time of one operation."),
+    "hvd_bench_collective_high_seconds": ("seconds_high", "Upper end of the interval of the time of one operation."),
+}
+_ROW = ("row", "ranks", "nodes", "device", "comm", "data_plane")
 
 
 def _finite(value: Any) -> Any:
@@ -100,6 +107,29 @@ def record(run: Run) -> dict[str, Any]:
     }
 
 
+def collective(run: Run) -> dict[str, Any]:
+    """Returns the values of a JSON line of a row of `hvd_bench coll` (coll_runs.py). Times: seconds of an operation."""
+    values = record(run)
+    kept = ("run", "started_utc", "finished_utc", "status", "status_reason", "device", "comm", "data_plane", "ranks")
+    kept += ("nodes", "options", "labels", "commit", "stop_reason", "fingerprint")
+    return {
+        "format": "hvdb-collective",
+        "version": FORMAT_VERSION,
+        "session": run.uuid.rpartition("-")[0],
+        "row": run.model,
+        "type": run.compute_type,
+        **{name: values[name] for name in kept},
+        "seconds": values["step_seconds"],
+        "seconds_low": values["step_seconds_low"],
+        "seconds_high": values["step_seconds_high"],
+    }
+
+
+def collective_lines(rows: Iterable[Run]) -> str:
+    """Returns a line of JSON for each row of `hvd_bench coll`, in ASCII."""
+    return "".join(json.dumps(collective(row), allow_nan=False) + "\n" for row in rows)
+
+
 def json_lines(runs: Iterable[Run]) -> str:
     """Returns a line of JSON for each run, in ASCII."""
     return "".join(json.dumps(record(run), allow_nan=False) + "\n" for run in runs)
@@ -119,8 +149,8 @@ def _label(name: str, value: object) -> str:
     return '{}="{}"'.format(name, text.replace("\\", r"\\").replace('"', r"\""))
 
 
-def prometheus(runs: Iterable[Run]) -> str:
-    """Returns gauges with the newest of `runs` of each cell.
+def prometheus(runs: Iterable[Run], collectives: Iterable[Run] = ()) -> str:
+    """Returns gauges with the newest of `runs` of each cell, and of `collectives`, rows of `hvd_bench coll`.
 
     The runs of a cell have one value for each of _CELL, and agree in options and kind of machine. Their software may
     differ, as may the hosts of a cluster: labels say which the newest run had.
@@ -146,6 +176,13 @@ def prometheus(runs: Iterable[Run]) -> str:
             for part, figures in values["parts"].items()
         ]
         lines += _family(name, meaning, parts)
+    newest_rows = {tuple(map(str, (*map(row.get, _ROW), row["options"]))): row for row in map(collective, collectives)}
+    for name, (key, meaning) in _OF_ROW.items():
+        shown = [
+            (",".join(_label(label, row[label]) for label in (*_ROW, "fingerprint")), row[key])
+            for row in newest_rows.values()
+        ]
+        lines += _family(name, meaning, shown)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -20,11 +20,12 @@ from hvdb.judge.change_points import Change
 from hvdb.judge.comparable import Difference
 from hvdb.judge.expected import Expected
 from hvdb.judge.history import Series, SeriesOutcome
+from hvdb.judge.outcomes import summary
 from hvdb.judge.prediction_interval import NewestJudgement
 from hvdb.judge.thresholds import COST
 from hvdb.judge.verdict import Verdict
 from hvdb.read.runs import UNKNOWN, Run
-from hvdb.show import tables, verdict_report
+from hvdb.show import tables
 from hvdb.show.verdict_report import finite
 
 # Version of the JSON document (results/history.schema.json). Raise it with each change that can break a reader.
@@ -197,7 +198,7 @@ def text(report: Report) -> str:
         lines += [f"  {line}" for line in about]
     lines += ["", *report.notes]
     lines += [] if change_points.available() else [without_ruptures()]
-    lines.append(verdict_report.summary("history", report.verdicts))
+    lines.append(summary("history", report.verdicts))
     return "\n".join([tables.text_table(header(report.metric), rows(report.outcomes)), *map(printable.terminal, lines)])
 
 

@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 
 from hvdb.base import printable
 from hvdb.base.interval import Interval
-from hvdb.judge import verdict
+from hvdb.judge import reasons, verdict
+from hvdb.judge.outcomes import B_FAILS, Report, summary
 from hvdb.judge.sides import Outcome
 from hvdb.judge.verdict import Verdict
 from hvdb.show import tables
@@ -35,39 +36,10 @@ NOTES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The result of a command. title: the command's name. missing: a line for each cell that only one side has."""
-
-    title: str
-    outcomes: Sequence[Outcome]
-    missing: tuple[str, ...] = ()
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """One verdict for each cell. A cell that only one side has is INCONCLUSIVE."""
-        return [outcome.judgement.verdict for outcome in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
-
-    @property
-    def exit_code(self) -> int:
-        """Returns the exit code of the command, by verdict.exit_code()."""
-        return verdict.exit_code(self.verdicts)
-
-    @property
-    def summary(self) -> str:
-        """Returns one line about all verdicts, by the function summary()."""
-        return summary(self.title, self.verdicts)
-
-
-def summary(title: str, verdicts: Sequence[Verdict]) -> str:
-    """Returns one line about all verdicts: the worst verdict, and how often each verdict occurs."""
-    worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
-    counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
-    return f"{title}: {worst.value} ({counts})"
-
-
 def _rate_text(outcome: Outcome, side: int) -> str:
     rate = outcome.rates[side]
+    if outcome.metric:
+        return f"{tables.number(outcome.values[side])} {outcome.metric[0]}".rstrip()
     if not outcome.foreign:
         return tables.with_unit(tables.number(rate), outcome.unit)
     unit, scale = next((item for item in _TIMES.items() if item[1] >= rate), ("ns", 1e9))
@@ -103,13 +75,19 @@ _COLUMNS: dict[str, Callable[[Outcome], str]] = {
 def header(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """Returns the titles of the columns."""
     foreign = any(outcome.foreign for outcome in outcomes)
-    return tuple(title.replace("images/s", "time") if foreign else title for title in _COLUMNS)
+    shown = "" if any(outcome.metric for outcome in outcomes) else " time" if foreign else " images/s"
+    return tuple(title.replace(" images/s", shown) for title in _COLUMNS)
 
 
 def notes(outcomes: Sequence[Outcome]) -> list[str]:
     """Returns lines about what the columns mean."""
     foreign = any(outcome.foreign for outcome in outcomes)
-    return [note.replace("cost per image", "time of an operation") if foreign else note for note in NOTES]
+    cost = (
+        "metric (its reciprocal where more is better)"
+        if any(one.metric for one in outcomes)
+        else "time of an operation"
+    )
+    return [note.replace("cost per image", cost) if foreign else note for note in NOTES] if outcomes else []
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
@@ -154,25 +132,35 @@ def _details(outcomes: Sequence[Outcome]) -> list[tuple[str, tuple[str, ...]]]:
     return [(", ".join(names[:3]) + more[lines], lines) for lines, names in together.items()]
 
 
-def text(report: Report) -> str:
+def _remarks(report: Report) -> list[str]:
+    """Returns the lines about the whole: rows of one side, what cannot act, failures."""
+    failed = [report.failures.text] if report.failures and report.failures.newest else []
+    return [*report.missing, *report.notes, *failed]
+
+
+def text(report: Report, *, explain: bool = False) -> str:
     """Returns the report for a terminal, made printable."""
     lines = ["", *notes(report.outcomes)]
     for names, said in _details(report.outcomes):
         lines += ["", f"{names}:", *(f"  {line}" for line in said)]
-    lines += ["", *report.missing, report.summary]
-    table = tables.text_table(header(report.outcomes), rows(report.outcomes))
+    if explain:
+        lines += ["", "why:", *(f"  {line}" for line in report.explained)]
+    lines += ["", *_remarks(report), report.summary]
+    table = tables.text_table(header(report.outcomes), rows(report.outcomes)) if report.outcomes else ""
     return "\n".join([table, *map(printable.terminal, lines)])
 
 
 # Verdict -> the workflow command of GitHub Actions that shows it as an annotation.
+MAX_ANNOTATIONS = 10
 _ANNOTATIONS = {Verdict.REGRESSION: "error", Verdict.INCONCLUSIVE: "warning", Verdict.PASS: "notice"}
 
 
-def github(report: Report, token: str) -> str:
-    """Returns text() and an annotation of GitHub Actions for each cell. token: a random word.
+def github(report: Report, token: str, *, explain: bool = False) -> str:
+    """Returns text() and annotations of GitHub Actions, the worst first. token: a random word.
 
-    GitHub takes every line that begins with "::" for a command. Between ::stop-commands::token and ::token:: it does
-    not, so names in text() are not commands.
+    GitHub shows ten annotations of a kind in a step, so the last one counts those that are not there. GitHub takes
+    every line that begins with "::" for a command. Between ::stop-commands::token and ::token:: it does not, so names
+    in text() are not commands.
     Source: docs.github.com/actions/reference/workflows-and-actions/workflow-commands; the runner's ActionCommand.cs.
     """
     annotated = [
@@ -180,8 +168,17 @@ def github(report: Report, token: str) -> str:
         for outcome, row in zip(report.outcomes, rows(report.outcomes), strict=True)
     ]
     annotated += [(Verdict.INCONCLUSIVE, "measured on one side only", line) for line in report.missing]
-    lines = [_annotation(_ANNOTATIONS[v], f"{report.title}: {v.value}: {what}", line) for v, what, line in annotated]
-    return "\n".join([f"::stop-commands::{token}", text(report), f"::{token}::", *lines])
+    if report.failures and report.failures.newest:
+        failed = Verdict.REGRESSION if report.b_fails else Verdict.INCONCLUSIVE
+        annotated.append((failed, "a side failed", report.failures.text))
+    annotated.sort(key=lambda one: list(_ANNOTATIONS).index(one[0]))
+    if len(annotated) > MAX_ANNOTATIONS:
+        rest = [one[0] for one in annotated[MAX_ANNOTATIONS - 1 :]]
+        counts = summary(f"{len(rest)} more cells", rest)
+        annotated[MAX_ANNOTATIONS - 1 :] = [(rest[0], "more cells", f"{counts}; the table has them all")]
+    shown = _ANNOTATIONS | ({Verdict.INCONCLUSIVE: "notice"} if report.pardons else {})
+    lines = [_annotation(shown[v], f"{report.title}: {v.value}: {what}", line) for v, what, line in annotated]
+    return "\n".join([f"::stop-commands::{token}", text(report, explain=explain), f"::{token}::", *lines])
 
 
 def _annotation(command: str, title: str, message: str) -> str:
@@ -197,8 +194,10 @@ def _figures(report: Report, row: Sequence[str]) -> str:
 
 def markdown(report: Report) -> str:
     """Returns the report in Markdown, for a comment on a merge request. Text from stores is shown unchanged."""
-    lines = [f"### {report.summary}", "", tables.markdown_table(header(report.outcomes), rows(report.outcomes)), ""]
-    lines += [f"- {printable.markdown(line)}" for line in report.missing]
+    lines = [f"### {report.summary}", ""]
+    if report.outcomes:
+        lines += [tables.markdown_table(header(report.outcomes), rows(report.outcomes)), ""]
+    lines += [f"- {printable.markdown(line)}" for line in _remarks(report)]
     for names, said in _details(report.outcomes):
         lines += ["<details>", f"<summary>{printable.markdown(names)}</summary>", ""]
         lines += [f"- {printable.markdown(line)}" for line in said]
@@ -221,6 +220,8 @@ def document(report: Report) -> dict[str, Any]:
         "alpha": verdict.ALPHA,
         "cells": [_cell(outcome) for outcome in report.outcomes],
         "missing": list(report.missing),
+        **({"notes": list(report.notes)} if report.notes else {}),
+        **({"failures": dataclasses.asdict(report.failures)} if report.failures and report.failures.newest else {}),
     }
 
 
@@ -234,6 +235,7 @@ def _cell(outcome: Outcome) -> dict[str, Any]:
     return {
         "cell": outcome.name,
         "paired": outcome.paired,
+        "code": reasons.code(outcome.judgement),
         "images_per_second": dict(zip("ab", outcome.rates, strict=True)),
         **judgement,
         "reason": outcome.reason,
@@ -245,7 +247,13 @@ def _cell(outcome: Outcome) -> dict[str, Any]:
         "left_out": list(outcome.left_out),
         "runs": {side: list(uuids) for side, uuids in zip("ab", outcome.runs, strict=True)},
         **({"unit": "operations", "notes": list(outcome.notes)} if outcome.foreign else {}),
+        **({"metric": _metric(outcome)} if outcome.metric else {}),
     }
+
+
+def _metric(outcome: Outcome) -> dict[str, Any]:
+    unit, more_is_better = outcome.metric or ("", False)
+    return {"unit": unit, "more_is_better": more_is_better, **dict(zip("ab", outcome.values, strict=True))}
 
 
 def json_text(report: Report) -> str:
@@ -259,13 +267,19 @@ def junit(report: Report) -> str:
     A REGRESSION is a failure. INCONCLUSIVE is an error, and so is a cell that only one side has.
     """
     verdicts, kind = report.verdicts, f"hvdb.{report.title}"
+    failed = bool(report.failures and report.failures.newest and not report.b_fails)
     suite = ElementTree.Element(
         "testsuite",
         name=kind,
-        tests=str(len(verdicts)),
+        tests=str(len(verdicts) + failed),
         failures=str(verdicts.count(Verdict.REGRESSION)),
-        errors=str(verdicts.count(Verdict.INCONCLUSIVE)),
+        errors=str(verdicts.count(Verdict.INCONCLUSIVE) + failed),
     )
+    if report.failures and report.failures.newest:
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=B_FAILS)
+        ElementTree.SubElement(
+            case, "failure" if report.b_fails else "error", message=printable.terminal(report.failures.text)
+        )
     for line in report.missing:
         case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(line))
         ElementTree.SubElement(case, "error", message=printable.terminal(line))

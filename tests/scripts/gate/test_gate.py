@@ -32,6 +32,7 @@ from hvdb.base.errors import HvdbError, StoreError
 from hvdb.judge.thresholds import Rule, Thresholds
 from hvdb.read import runs, store
 from hvdb.run import gate, gate_plan, side_command
+from hvdb.run.stored_sides import StoredSides
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
 
@@ -47,8 +48,11 @@ STAND_IN = """#!{python}
     options = dict(words)
     labels = dict(value.split("=", 1) for name, value in words if name == "--label")
     fault = os.environ.get("FAULT", "")
-    if fault == labels["gate.side"] + labels["gate.pair"]:
+    if fault in (labels["gate.side"] + labels["gate.pair"], labels["gate.side"]):
+        if "USAGE" in os.environ:
+            sys.exit(2)
         sys.exit("hvd_bench: rank 1 \\x1b[31mis lost") if "SILENT" not in os.environ else sys.exit(0)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
     if os.environ.get("HANG") == labels["gate.side"] + labels["gate.pair"]:
         signal.signal(signal.SIGTERM, lambda *_: Path(os.environ["PIDS"] + ".told").touch())
         Path(os.environ["PIDS"]).write_text(str(os.getpid()))
@@ -111,14 +115,17 @@ class GateTest(GateCase):
     def test_a_slower_side_is_a_regression_and_every_file_says_so(self) -> None:
         files = [self.folder / name for name in ("v.json", "v.xml", "comment")]
         done = self.gate("--b", "--learning-rate=1.05", *zip_flat(("--json", "--junit", "--markdown"), files), code=1)
-        self.assertRegex(done.stdout, r"cell-1 .* \+[45]\.\d\d \[\+[345]\.\d\d, \+[456]\.\d\d\] .* 6 pairs +REGRESSION")
+        self.assertRegex(done.stdout, r"cell-1 .* \+[45]\.\d\d \[\+[345]\.\d\d, \+[456]\.\d\d\] .* 7 pairs +REGRESSION")
         self.assertIn("gate: REGRESSION (1 REGRESSION)", done.stdout)
         self.assertRegex(done.stderr, "at most 12 pairs, 24 runs of at most 5 s each: 2 min")
-        self.assertRegex(done.stderr, r"pair 6 of at most 12, cell cell-1: A .*, B .* images/s, B slower by \+")
+        self.assertRegex(
+            done.stderr, r"pair 7 of at most 12, cell cell-1: B slower by \+[34567]\.\d %; at most .* left"
+        )
         document = json.loads(files[0].read_text())
         jsonschema.validate(document, SCHEMA)
         cell = document["cells"][0]
-        self.assertEqual((document["exit_code"], cell["verdict"], cell["observations"]), (1, "REGRESSION", [6, 6]))
+        self.assertEqual((document["exit_code"], cell["verdict"], cell["observations"]), (1, "REGRESSION", [7, 7]))
+        self.assertEqual(cell["code"], "slower")
         self.assertAlmostEqual(cell["slowdown"], 0.05, delta=0.01)
         case = ElementTree.parse(files[1]).getroot().find("testcase")
         self.assertIn("REGRESSION", case.find("failure").get("message"))
@@ -135,35 +142,104 @@ class GateTest(GateCase):
         self.assertIn("judged by the threshold that it was planned with", refused.stderr)
 
     def test_noise_is_inconclusive_and_says_what_could_have_been_seen(self) -> None:
-        done = self.gate("--b", "SLOW=1.01", "--pairs", "6", SPREAD="0.2", code=3)
-        row = re.search(r"cell-1 .*\]\s+2\s+([\d.]+)\s+([\d.]+)\s+6 pairs  INCONCLUSIVE", done.stdout)
+        done = self.gate("--b", "SLOW=1.01", "--pairs", "7", "--explain", SPREAD="0.2", code=3)
+        row = re.search(r"cell-1 .*\]\s+2\s+([\d.]+)\s+([\d.]+)\s+7 pairs  INCONCLUSIVE", done.stdout)
         self.assertIsNotNone(row, done.stdout)
         self.assertGreater(float(row[1]), 5, "percent")
+        self.assertRegex(
+            done.stdout, r"cell-1: too-noisy \(.*\); compared: 7 pairs in turn; (about \d+ pairs|no number)"
+        )
+        again = self.gate(
+            "--b", "SLOW=1.01", "--pairs", "7", "--fail-on", "regression", "--github", code=0, SPREAD="0.2"
+        )
+        self.assertEqual([command for command, _, _ in annotations(again.stdout)], ["notice"])
 
-    def test_a_side_that_fails_is_no_verdict_and_the_gate_goes_on_later(self) -> None:
-        done = self.gate("--b", "SLOW=1.05", FAULT="b4")
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
+    def test_a_pair_whose_side_fails_is_void_and_the_whole_is_no_pass(self) -> None:
+        done = self.gate("--b", "SLOW=1.0", "--json", "v.json", "--junit", "v.xml", FAULT="b4", code=2)
         self.assertIn(
-            r"side b of pair 4 of cell cell-1 ended with exit code 1, and said: hvd_bench: rank 1 \x1b[31mis lost",
+            "pair 4 of at most 12, cell cell-1: void: side b ended with exit code 1, and said: hvd_bench: rank 1 "
+            r"\x1b[31mis lost",
             done.stderr,
         )
-        self.assertIn("the same command goes on from there", done.stderr)
+        self.assertRegex(done.stdout, r"cell-1 .* [6-9] pairs +PASS")
+        self.assertRegex(done.stdout, "only side b failed in 1 and only side a in 0 of [7-9] pairs: no verdict on that")
+        self.assertIn("gate: PASS (1 PASS); a side failed, so it is no PASS", done.stdout)
+        document = json.loads((self.folder / "v.json").read_text())
+        jsonschema.validate(document, SCHEMA)
+        self.assertEqual((document["exit_code"], document["failures"]["b"], document["failures"]["a"]), (2, 1, 0))
+        self.assertEqual(ElementTree.parse(self.folder / "v.xml").getroot().get("errors"), "1")
+        again = self.run_it("compare", self.db, code=2)
+        self.assertIn(done.stdout.split("\n\n")[0], again.stdout, "what failed is kept beside the store")
+
+    def test_a_b_that_always_fails_is_a_regression_of_its_own(self) -> None:
+        done = self.gate("--b", "SLOW=1.0", "--json", "v.json", "--github", FAULT="b", code=1)
+        self.assertIn("only side b failed in 7 and only side a in 0 of 7 pairs: B fails where A does not", done.stdout)
+        document = json.loads((self.folder / "v.json").read_text())
+        jsonschema.validate(document, SCHEMA)
+        self.assertEqual((document["cells"], document["failures"]["b_fails"]), ([], True))
+        ((command, title, _),) = annotations(done.stdout)
+        self.assertEqual((command, title), ("error", "gate: REGRESSION: a side failed"))
+
+    def test_an_a_that_fails_is_nothing_to_compare_with(self) -> None:
+        done = self.gate("--b", "SLOW=1.05", FAULT="a1")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, "side a of pair 1 of cell cell-1 ended with exit code 1.* it failed in 1 of 1")
+        self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1, "the same command goes on")
+        self.db.unlink()
+        done = self.gate("--b", "SLOW=1.0", FAULT="a", code=2)
+        self.assertIn("nothing to compare with; no pair was measured yet", done.stderr)
+
+    def test_a_usage_error_is_no_regression(self) -> None:
+        done = self.gate("--b", "SLOW=1.05", FAULT="b", USAGE="1", code=2)
+        self.assertRegex(done.stderr, "side b of pair 1 of cell cell-1 ended with exit code 2")
+        self.assertNotIn("pair 2", done.stderr)
+
+    def test_a_gate_goes_on_where_it_stopped_and_only_with_its_plan(self) -> None:
+        done = self.gate("--b", "SLOW=1.05", FAULT="a4", code=1)
+        self.assertIn("side a", done.stdout)
         other = self.gate("--b", "SLOW=1.06", code=2)
         self.assertRegex(other.stderr, "was measured for another plan")
-        begun = self.run_it("compare", self.db, code=2)
-        self.assertRegex(begun.stderr, "cell cell-1 has 3 whole pairs; the first verdict needs 6")
-        done = self.gate("--b", "SLOW=1.05", code=1)
-        self.assertNotIn("pair 3 of", done.stderr, "what was measured is not measured again")
-        self.assertNotIn("pair 4 of at most 12, cell cell-1: A -", done.stderr)
+        again = self.gate("--b", "SLOW=1.05", code=1)
+        self.assertNotIn("pair 1 of", again.stderr, "what was measured is not measured again")
+        beside = self.folder / "gate.db.gate.json"
+        good = json.loads(beside.read_text())
+        for wrong in ({**good, "plan": "x"}, {**good, "failed": [{"cell": "x"}]}, [], {**good, "ended": 3}):
+            beside.write_text(json.dumps(wrong))
+            refused = self.run_it("compare", self.db, code=2)
+            self.assertRegex(refused.stderr, "gate.db.gate.json: is not what a gate keeps beside its store")
 
-    def test_a_pair_that_is_not_whole_is_counted_by_side(self) -> None:
-        second = gate_plan.order(OrderTest.PLAN.seed, 1)[
-            1
-        ]  # the order that the gate uses, because both have the same seed
-        self.assertEqual(self.gate("--b", "SLOW=1.05", FAULT=f"{second}1").returncode, 2)
+    def test_an_interrupted_pair_is_counted_by_side_and_is_no_failure(self) -> None:
+        second = gate_plan.order(OrderTest.PLAN.seed, 1)[1]  # both plans have the same seed, so the same order
+        self.assertEqual(self.gate("--b", "SLOW=1.05", FAULT=f"{second}1", SILENT="1").returncode, 2)
         done = self.gate("--b", "SLOW=1.05", "--json", "v.json", code=1)
-        self.assertRegex(done.stdout, f"left out: 1 of 7 pairs: not complete: .*side {second} 1.*; measured twice: ")
-        self.assertIn("1 of 7 pairs", json.loads((self.folder / "v.json").read_text())["cells"][0]["left_out"][0])
+        self.assertRegex(
+            done.stdout, r"left out: 1 of \d+ pairs: not complete: .*side " + second + " 1.*; measured twice: "
+        )
+        self.assertIn(
+            " pairs: not complete", json.loads((self.folder / "v.json").read_text())["cells"][0]["left_out"][0]
+        )
+        self.assertNotIn("failed", done.stdout)
+
+    def test_a_time_limit_judges_what_there_is_and_ends_the_gate(self) -> None:
+        """The limit lets two or three pairs begin on any machine, because a pair takes longer than a third of it."""
+        done = self.gate("--b", "SLOW=1.05", "--time-limit", "0.1", "--explain", PAUSE="1.2", code=3)
+        self.assertRegex(done.stdout, r"cell-1 .* [1-5] pairs? +INCONCLUSIVE")
+        self.assertIn("too-few-pairs", done.stdout)
+        self.assertIn("its time limit ended the gate", done.stdout)
+        again = self.gate("--b", "SLOW=1.05", "--time-limit", "0.1", code=3)
+        self.assertNotIn("pair", again.stderr.replace("pairs", ""), "a gate whose time was up is over")
+        self.assertIn("INCONCLUSIVE", self.run_it("compare", self.db, code=3).stdout)
+
+    def test_what_cannot_act_is_said(self) -> None:
+        done = self.gate("--b", "OMPI_MCA_coll=^tuned NOT_READ=1 LD_LIBRARY_PATH=/x SLOW=1.0", code=0)
+        self.assertRegex(
+            done.stdout, "side b: OMPI_MCA_coll chooses among MPI's reductions, and these runs reduce through"
+        )
+        self.assertIn("side b: NOT_READ is none that hvd_bench knows to be read", done.stdout)
+        self.assertNotIn("LD_LIBRARY_PATH is none", done.stdout)
+        self.assertIn("A and B differ in nothing that the runs recorded", done.stdout)
+        self.db.unlink()
+        self.assertIn("A and B are equal: what this shows is noise", self.gate("--b", "", code=0).stdout)
 
     def test_annotations_for_github(self) -> None:
         done = self.gate("--b", "--learning-rate=1.05", "--github", code=1)
@@ -218,7 +294,7 @@ class GateTest(GateCase):
             (("--b", "", "--json", "x", "--junit", "./x"), "x: is named twice"),
             (("--b", "", "--json", "."), "is a folder"),
             (("--b", "", "--pairs", "101"), "not a number of pairs from 1 to 100"),
-            (("--b", "", "--pairs", "4"), "4 pairs can never lead to a verdict"),
+            (("--b", "", "--pairs", "5"), "5 pairs can never lead to a verdict"),
             (("--b", "", "--pairs", "x"), "'x' is not a number of pairs"),
             (("--b", "", "--threshold", "nan"), "'nan' is not a percentage above 0"),
             (("--b", "", "--cell", "a b=--seed 1"), "'a b' is not a name"),
@@ -233,7 +309,7 @@ class GateTest(GateCase):
                 self.assertNotIn("Traceback", done.stderr)
 
     def test_a_program_that_was_rebuilt_ends_the_gate(self) -> None:
-        self.assertEqual(self.gate("--b", "SLOW=1", FAULT="b2").returncode, 2)
+        self.assertEqual(self.gate("--b", "SLOW=1", FAULT="b2", SILENT="1").returncode, 2)
         done = self.gate("--b", "SLOW=1", HASH="rebuilt", code=4)
         self.assertRegex(done.stderr, "the program of side . was rebuilt since the first pair")
 
@@ -284,11 +360,11 @@ class ReadsTest(FolderTest):
     def test_a_gate_reads_and_checks_each_run_once(self) -> None:
         """Two cells of ten pairs. The sides spread too much for a verdict, so all pairs are measured. Runs of earlier
         pairs are damaged, so a second check would refuse the store, and a second reading would give them no time."""
-        plan = gate_plan.GatePlan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, ()), (10,), 5.0, 1)
+        plan = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, ()), (10,), 5.0, 1)
         rng = np.random.default_rng(3)
         path = self.folder / "gate.db"
 
-        def add_run(_: gate.Bench, cell: str, side: str, pair: int) -> None:
+        def add_run(_: StoredSides, cell: str, side: str, pair: int) -> None:
             labels = {"cell": cell, "side": side, "pair": str(pair), "plan": plan.text()}
             facts = {f"label.gate.{key}": (value, 0) for key, value in labels.items()}
             made = sqlite3.connect(path) if path.exists() else store.create(path)
@@ -299,9 +375,9 @@ class ReadsTest(FolderTest):
             made.close()
 
         side = side_command.Side("")
-        bench = gate.Bench(plan, {"a": side, "b": side}, {}, [], runs.GrowingStore(path), None, HANG, 0)
-        with mock.patch.object(gate, "run_side", add_run), contextlib.redirect_stderr(io.StringIO()):
-            outcomes = gate.measure(bench)
+        bench = StoredSides(plan, {"a": side, "b": side}, {}, [], runs.GrowingStore(path), None, HANG, 0)
+        with mock.patch.object(StoredSides, "run", add_run), contextlib.redirect_stderr(io.StringIO()):
+            outcomes = gate.measure(bench).outcomes
         self.assertEqual([outcome.judgement.observations for outcome in outcomes], [(10, 10)] * 2)
         with self.assertRaisesRegex(StoreError, "gate.db: damaged"):
             runs.load([path])
@@ -309,7 +385,8 @@ class ReadsTest(FolderTest):
 
 class OrderTest(unittest.TestCase):
     RULES = (Rule(0.05, model="vgg16", reason="memory"), Rule(0.1, ranks=8))
-    PLAN = gate_plan.GatePlan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, RULES), (6, 9, 12), 5.0, 1)
+    PLAN = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, RULES), (), 5.0, 1, 12)
+    OLD = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, RULES), (6, 9, 12), 5.0, 1)
 
     def test_each_two_pairs_have_both_orders(self) -> None:
         orders = [gate_plan.order(self.PLAN.seed, pair) for pair in range(1, 401)]
@@ -319,8 +396,10 @@ class OrderTest(unittest.TestCase):
         self.assertTrue(60 < heads < 140, heads)
 
     def test_a_plan_comes_back_from_its_text_and_a_strangers_does_not(self) -> None:
-        self.assertEqual(gate_plan.read(self.PLAN.text()), self.PLAN)
-        good = json.loads(self.PLAN.text())
+        for plan in (self.PLAN, self.OLD):
+            self.assertEqual(gate_plan.read(plan.text()), plan)
+        good = json.loads(self.OLD.text())
+        self.assertEqual(list(good)[-1], "seed", "as gates of before wrote it")
         for wrong in (
             *({**good, "looks": looks} for looks in ([], [9, 6], [0], [math.inf], [6.9], "6", [6, 1000])),
             *({**good, "thresholds": {"default": slow, "rules": []}} for slow in (-1, "x", 10**400, True)),
@@ -524,12 +603,12 @@ class CompareTest(GateCase):
         self.assertEqual(
             [(command, title) for command, title, _ in found],
             [
-                ("notice", f"compare: PASS: {name} 1"),
                 ("warning", f"compare: INCONCLUSIVE: {name} 2"),
                 ("warning", "compare: INCONCLUSIVE: measured on one side only"),
+                ("notice", f"compare: PASS: {name} 1"),
             ],
         )
-        self.assertEqual(found[2][2], f"{name} 3: side B has no runs of it")
+        self.assertEqual(found[1][2], f"{name} 3: side B has no runs of it")
 
     def test_the_two_sides_are_two(self) -> None:
         a, _ = self.stores(5, 1.0)
@@ -560,7 +639,7 @@ class CompareTest(GateCase):
         self.assertRegex(self.run_it("compare", a).stderr, "holds no pairs of a gate; name the store of side B")
         make(self.folder / "cut.db", SessionSpec(status="incomplete"))
         done = self.run_it("compare", a, self.folder / "cut.db", code=2)
-        self.assertRegex(done.stderr, "no complete, untraced, measured run to compare")
+        self.assertRegex(done.stderr, "no complete, untraced, measured run or collective to compare")
 
     def test_a_strangers_labels(self) -> None:
         def session(**labels: str) -> SessionSpec:
@@ -587,8 +666,8 @@ class RealTest(unittest.TestCase):
     def test_a_short_gate(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             work = "--model resnet50 --image-size 32 --batch-size 1 --threads 1 --ranks 2 --num-warmup-batches 1"
-            words = ["--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency", "--pairs", 5, "--threshold", 90]
+            words = ["--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency", "--pairs", 6, "--threshold", 90]
             done = execute(SCRIPTS / "gate", *words, "--db", "g.db", "--seconds", 5, timeout=HANG, cwd=folder)
             self.assertIn(done.returncode, (0, 3), done.stdout + done.stderr)
-            self.assertRegex(done.stdout, r"cell-1 .* 5 pairs +(PASS|INCONCLUSIVE)")
+            self.assertRegex(done.stdout, r"cell-1 .* 6 pairs +(PASS|INCONCLUSIVE)")
             self.assertNotIn("which term moved is not known", done.stdout)

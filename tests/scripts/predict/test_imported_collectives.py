@@ -17,6 +17,7 @@ DEVICES = "".join(
     for rank in range(4)
 )
 HALF = "    time   algbw   busbw #wrong"
+RANKS_2_AND_3 = "".join(DEVICES.splitlines(keepends=True)[2:])
 COLUMNS = (
     f"#       size         count      type   redop    root {HALF} {HALF}\n"
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
@@ -117,33 +118,58 @@ class Files(unittest.TestCase):
             ("line 11: time is not", TABLE.replace("20.00 ", " 0.00 ")),
             ("line 11: time is not", TABLE.replace("20.00 ", "1e300 ")),
             ("wrong elements", TABLE.replace("0.08      0 ", "0.08      7 ")),
-            ("type: .* is not one of", TABLE.replace("float", "\x1b[2J")),
-            ("redop: 'mul' is not one of", TABLE.replace("   sum ", "   mul ")),
+            ("the type or the reduction is no word", TABLE.replace("float", "\x1b[2J")),
+            ("the type or the reduction is no word", TABLE.replace("   sum ", "   mu* ")),
             ("size is not", TABLE.replace("     1048576 ", "9" * 30 + " ")),
             ("list of ranks has a gap", TABLE.replace("Rank  1 ", "Rank  7 ")),
             ("does not name the columns", TABLE.replace(COLUMNS, "# size count type redop algbw time time\n")),
             ("a bandwidth is not a number", OLD.replace("10.49 ", "  x.y ")),
             ("CPU times", TABLE.replace("    time   algbw", " cputime   algbw")),
-            ("the test is none of", TABLE.replace("all_reduce_perf", "hypercube_perf")),
+            ("the test has no name", TABLE.replace("all_reduce_perf", "_perf")),
             ("does not name its test", OLD.replace("   sum ", "  none ")),
             ("not those of an all-reduce", OLD.replace("15.73", " 7.87")),
-            ("line 11 is too long", TABLE.replace("        1024 ", "1024" + " " * 5000)),
+            ("line 11: longer than 4096 characters", TABLE.replace("        1024 ", "1024" + " " * 5000)),
             ("line 5: a size without", OSU.replace("3.50              3.10              3.90        1000", "")),
-            ("the test is none of", OSU.replace("Allreduce", "Igather")),
             ("times are in 'ms', not in us", OSU.replace("Avg Latency(us)", "Avg Latency(ms)")),
-            ("line 6 is cut off", OSU[: OSU.index("812.25") + 3]),
+            ("line 6: cut off", OSU[: OSU.index("812.25") + 3]),
             ("time is not a time from 0.001 us", OSU.replace("3.50", "1e-290")),
             ("line 5: time is not", OSU.replace("3.50", "3_50")),
             ("line 5: time is not", OSU.replace("3.50", "\u0663.50")),
             ("line 5: wrong elements", OSU.replace("Iterations", "Validation").replace("     1000", " Fail")),
-            ("line 7 begins another test", f"{OSU}{OSU.lstrip()}"),
-            ("Datatype: 'MPI_BYTE' is not one of", OSU.replace("MPI_FLOAT", "MPI_BYTE")),
-            ("begins another test", f"{TABLE}{TABLE}"),
+            ("results of OSU micro-benchmarks and nccl-tests in one|results of nccl-tests and OSU", f"{TABLE}{OSU}"),
+            ("tests on 2 ranks on 1 nodes and 4 ranks on 2 nodes", TABLE + TABLE.replace(RANKS_2_AND_3, "")),
             ("wrong elements", TABLE.replace("0.08      0 ", "0.08     -1 ")),
-            ("line 6 is cut off", OSU.replace("1048576 ", "  1048576 ")[: OSU.index("812.25") + 3]),
+            ("line 6: cut off", OSU.replace("1048576 ", "  1048576 ")[: OSU.index("812.25") + 3]),
         ):
             with self.subTest(words):
                 self.refused(text, words)
+
+    def test_what_no_reader_knows_is_listed_with_its_own_words(self) -> None:
+        for text, row in (
+            (TABLE.replace("float", "f8e4m3").replace("   sum ", "mulsum "), ("all_reduce", "f8e4m3", "mulsum")),
+            (TABLE.replace("all_reduce_perf", "hypercube_perf"), ("hypercube", "float", "sum")),
+            (OSU.replace("MPI_FLOAT", "MPI_BYTE"), ("all_reduce", "MPI_BYTE", "sum")),
+        ):
+            made = self.read(text).rows[0]
+            self.assertEqual((made.operation, made.type, made.reduction), row)
+
+    def test_several_tests_in_one_file(self) -> None:
+        gathering = TABLE.replace("all_reduce_perf", "all_gather_perf").replace("   sum ", "  none ")
+        made = self.read(TABLE + gathering)
+        self.assertEqual((made.ranks, made.nodes), (4, 2))
+        self.assertEqual([row.operation for row in made.rows], ["all_reduce"] * 4 + ["all_gather"] * 4)
+        made = self.read(OSU + OSU.replace("Allreduce", "Allgather"))
+        self.assertEqual([row.operation for row in made.rows], ["all_reduce"] * 2 + ["all_gather"] * 2)
+
+    def test_what_a_prediction_must_not_take_for_the_plain_operation_has_a_name_of_its_own(self) -> None:
+        for title, operation in (
+            ("Allgatherv", "all_gatherv"),
+            ("Allgather Persistent", "persistent all_gather"),
+            ("Non-blocking Allreduce", "non-blocking all_reduce"),
+            ("Neighborhood Allgather", "neighborhood all_gather"),
+            ("Reduce_scatter_block", "reduce_scatter_block"),
+        ):
+            self.assertEqual(self.read(OSU.replace("Allreduce", title)).rows[0].operation, operation)
 
     def test_the_type_of_osu(self) -> None:
         made = self.read(OSU.replace("MPI_FLOAT", "MPI_DOUBLE"))
@@ -168,7 +194,8 @@ class Files(unittest.TestCase):
         for words, text in (
             ("no whole JSON", json.dumps(document())[:-1]),
             ("no whole JSON", "{" * 100_000),
-            ("config is missing", "{}"),
+            ("config is missing", '{"results": []}'),
+            ("neither JSON nor a table", "{}"),
             (
                 r"config.devices\[1\]: 1 is not a table",
                 json.dumps({**document(), "config": {"nthreads": 1, "ngpus": 1, "devices": [1]}}),
@@ -177,16 +204,17 @@ class Files(unittest.TestCase):
                 "config.ngpus: -1 is not",
                 json.dumps({**document(), "config": {"nthreads": 1, "ngpus": -1, "devices": []}}),
             ),
-            ("size: -8 is not", with_row(size=-8)),
+            ("size is not a whole number", with_row(size=-8)),
+            ("size is not a whole number", with_row(size="8")),
             ("no time", with_row(in_place={"cpu_time": 3.0})),
             ("time is not", with_row(in_place={"time": math.nan})),
-            ("a time of 1024 bytes is not a number", with_row(in_place={"time": "20"})),
+            (r"results\[2\]: time is not a time", with_row(in_place={"time": "20"})),
             ("has no list of 1 to", with_row(out_of_place_per_iter=[1])),
             ("number of wrong elements is not", with_row(in_place={"time": 3.0, "nwrong": False})),
             ("time is not", with_row(out_of_place_per_iter={"times_us": [1.0, -1.0]})),
             ("wrong elements", with_row(in_place={"time": 3.0, "nwrong": 2.0})),
             ("not a number", with_row(in_place={"time": 3.0, "nwrong": 10**400})),
-            ("the test is none of", with_row(experiment_name="\x1b[31m")),
+            ("the test has no name", with_row(experiment_name="\x1b[")),
             (r"results\[1\]: 7 is not a table", json.dumps({**document(), "results": [7]})),
         ):
             with self.subTest(words):

@@ -1,0 +1,60 @@
+"""Says what cannot act in a comparison: equal sides, and variables that nothing reads."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from hvdb.judge import sides
+from hvdb.judge.sides import BothSides
+from hvdb.read.runs import Run
+
+# Variables of the dynamic linker and the shell act on any program, whatever hvd_bench records of them.
+_ANY_PROGRAM = re.compile(r"LD_\w+|PATH|HOME|TMPDIR|LANG|LC_\w+|MALLOC_\w+|GLIBC_TUNABLES")
+# Variables that choose how an MPI library reduces. They act where hvd_bench calls MPI's own reduction. Sources: the
+# manuals of Open MPI (coll components), HCOLL, UCC, Intel MPI, MPICH and MVAPICH.
+_MPI_COLLECTIVES = re.compile(r"OMPI_MCA_coll\w*|HCOLL_\w+|UCC_\w+|I_MPI_ADJUST_\w+|MPIR_CVAR_\w+|MV2_\w+")
+
+
+def notes(cells: Sequence[BothSides], a: str, b: str) -> list[str]:
+    """Returns a line for each thing that cannot act. cells: with a pair each. a, b: texts of the sides."""
+    if a == b:
+        return ["A and B are equal: what this shows is noise"]
+    lines = []
+    for name, text in (("a", a), ("b", b)):
+        for variable in _variables(text):
+            first = [(cell.name, (cell.a if name == "a" else cell.b)[0]) for cell in cells]
+            if why := next(filter(None, (_idle(variable, run) for _, run in first)), None):
+                lines.append(f"side {name}: {variable} {why}")
+    if cells and not any(map(sides.differences, cells)):
+        lines.append("A and B differ in nothing that the runs recorded")
+    return lines
+
+
+def _variables(text: str) -> list[str]:
+    """Returns the variables that the text of a side sets. The text may come from a store."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return []
+    names = []
+    for word in words:
+        if not (found := re.match(r"([A-Za-z_][A-Za-z0-9_]*)=", word)):
+            break
+        names.append(found[1])
+    return names
+
+
+def _idle(variable: str, run: Run) -> str | None:
+    """Returns why a variable cannot act in `run`; None if it can, or if nobody knows."""
+    planes = run.columns["data_plane"]
+    if _MPI_COLLECTIVES.fullmatch(variable) and "mpi's own" not in planes:
+        return (
+            f"chooses among MPI's reductions, and these runs reduce through '{planes}', not through MPI's: give the "
+            "cell --algorithm mpi"
+        )
+    fact = run.provenance.get(f"env.{variable}")
+    if not _ANY_PROGRAM.fullmatch(variable) and not (fact and fact.in_fingerprint):
+        return "is none that hvd_bench knows to be read by it or its libraries; is its name right?"
+    return None

@@ -1,0 +1,88 @@
+"""Says why a verdict is what it is, and what would decide a cell that is INCONCLUSIVE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hvdb.base import progress
+from hvdb.judge.sides import Outcome
+from hvdb.judge.verdict import POWER, Judgement, Verdict
+
+# Code of a verdict -> what it means. docs/gate.md lists them.
+CODES = {
+    "slower": "B is slower by more than the threshold",
+    "not-slower": "B is not slower by the threshold",
+    "too-few-pairs": "so few pairs cannot show it, whatever they say",
+    "too-noisy": "the pairs spread so much that they show neither",
+    "near-threshold": "the slowdown lies so near to the threshold that the pairs show neither",
+}
+FAR_PAIRS = 1000  # more are as good as never
+# Quantiles of the normal distribution, at 1 - tail. Source: scipy.stats.norm.isf, which hvdb does not need elsewhere.
+_QUANTILE_OF_POWER = 1.2816  # of POWER, 0.9
+
+
+def code(judgement: Judgement) -> str:
+    """Returns the key of CODES for a verdict on a cell."""
+    if judgement.verdict is Verdict.REGRESSION:
+        return "slower"
+    if judgement.verdict is Verdict.PASS:
+        return "not-slower"
+    if judgement.detectable is None or not judgement.low <= judgement.threshold <= judgement.high:
+        return "too-few-pairs"
+    return "near-threshold" if judgement.detectable < 2 * judgement.threshold else "too-noisy"
+
+
+def pairs_needed(judgement: Judgement, level: float) -> float | None:
+    """Returns about how many pairs would decide the cell with probability POWER, if its slowdown is the estimate.
+
+    None if the pairs do not say how they spread. By the normal approximation of the signed-rank test, whose efficiency
+    is 3 / pi. level: of the one-sided test.
+    """
+    distance = abs(math.log1p(judgement.slowdown) - math.log1p(judgement.threshold))
+    if judgement.spread is None:
+        return None
+    if distance == 0:
+        return math.inf
+    return math.pi / 3 * ((_upper_quantile(level) + _QUANTILE_OF_POWER) * judgement.spread / distance) ** 2
+
+
+def _upper_quantile(tail: float) -> float:
+    """Returns the normal quantile at 1 - tail, 0 < tail < 0.5, to 4.5e-4. Source: Abramowitz and Stegun 26.2.23."""
+    t = math.sqrt(-2 * math.log(tail))
+    return t - (2.515517 + 0.802853 * t + 0.010328 * t * t) / (1 + 1.432788 * t + 0.189269 * t * t + 0.001308 * t**3)
+
+
+def explained(
+    outcomes: Sequence[Outcome], level: float, pair_seconds: float | None, most: int | None, ended: str = ""
+) -> list[str]:
+    """Returns a line for each cell: what was compared, the code, and what would decide an INCONCLUSIVE one.
+
+    level: of the one-sided test. pair_seconds: how long a pair takes; None if unknown. most: the most pairs that the
+    plan allows; None for runs that were not measured in turn. ended: why the gate ended early.
+    """
+    return [f"{outcome.name}: {_explained(outcome, level, pair_seconds, most, ended)}" for outcome in outcomes]
+
+
+def _explained(outcome: Outcome, level: float, pair_seconds: float | None, most: int | None, ended: str) -> str:
+    judgement = outcome.judgement
+    a, b = judgement.observations
+    compared = f"{a} pairs in turn" if outcome.paired else f"{a} of A and {b} of B, not in turn"
+    why = f"{code(judgement)} ({CODES[code(judgement)]}); compared: {compared}"
+    if judgement.verdict is not Verdict.INCONCLUSIVE:
+        return why
+    if ended:
+        why += f"; {ended}"
+    return f"{why}; {_decider(judgement, level, pair_seconds, most)}"
+
+
+def _decider(judgement: Judgement, level: float, pair_seconds: float | None, most: int | None) -> str:
+    needed = pairs_needed(judgement, level)
+    if most is None or needed is None:
+        return "more runs of each side, or a gate, which measures in turn, would decide"
+    if needed > FAR_PAIRS:
+        return "no number of pairs decides it soon: choose another threshold, or longer runs"
+    count = max(math.ceil(needed), judgement.observations[0] + 1)
+    time = f" ({progress.duration(count * pair_seconds)})" if pair_seconds else ""
+    cure = f"--pairs {count}" if count <= 100 else "longer runs or a quieter machine, because 100 pairs are the most,"
+    return f"about {count} pairs{time} would decide it in {POWER:.0%} of gates: {cure} and another --db"
