@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -104,9 +105,12 @@ class Drift:
         return math.sqrt(self.covariance[0, 0])
 
     def drawn(self, random: np.random.Generator) -> Drift:
-        """Returns a draw of the same, which is exact. Draws lie evenly around what is fitted, even if some are below 0:
-        draws that can only rise would raise the middle of all."""
-        return Drift(*random.multivariate_normal([self.all, self.latency], self.covariance))
+        """Returns a draw of the same, which is exact. The latency is not below 0, less the same in all draws, so that
+        their mean is what is fitted: draws that can only rise would raise the middle of all."""
+        all_steps, latency = random.multivariate_normal([self.all, self.latency], self.covariance)
+        variance = self.covariance[1, 1]
+        known = statistics.NormalDist(self.latency, math.sqrt(variance))
+        return Drift(all_steps, max(0.0, latency) - variance * known.pdf(0.0) + self.latency * known.cdf(0.0))
 
 
 @dataclass(frozen=True, eq=False)
