@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--seconds",
         type=_seconds,
-        help=f"cap on each run (default: {DEFAULT_SECONDS:g}), or on each row of coll (default: {DEFAULT_ROW_SECONDS:g})",
+        help=f"cap on each run (default: {DEFAULT_SECONDS:g}) or row of coll (default: {DEFAULT_ROW_SECONDS:g})",
     )
     made.add_argument("--seed", type=int, default=1, help="seed of the order within pairs (default: 1)")
     made.add_argument(

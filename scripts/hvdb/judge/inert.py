@@ -10,8 +10,9 @@ from hvdb.judge import sides
 from hvdb.judge.sides import BothSides
 from hvdb.read.runs import Run
 
-# Variables of the dynamic linker and the shell act on any program, whatever hvd_bench records of them.
-_ANY_PROGRAM = re.compile(r"LD_\w+|PATH|HOME|TMPDIR|LANG|LC_\w+|MALLOC_\w+|GLIBC_TUNABLES")
+# Variables that act although hvd_bench may not record them: those of the dynamic linker and the shell act on any
+# program, and HVD_MPI names the MPI library.
+_UNRECORDED = re.compile(r"LD_\w+|PATH|HOME|TMPDIR|LANG|LC_\w+|MALLOC_\w+|GLIBC_TUNABLES|HVD_MPI")
 # Variables that choose how an MPI library reduces. They act where hvd_bench calls MPI's own reduction. Sources: the
 # manuals of Open MPI (coll components), HCOLL, UCC, Intel MPI, MPICH and MVAPICH.
 _MPI_COLLECTIVES = re.compile(r"OMPI_MCA_coll\w*|HCOLL_\w+|UCC_\w+|I_MPI_ADJUST_\w+|MPIR_CVAR_\w+|MV2_\w+")
@@ -49,12 +50,13 @@ def _variables(text: str) -> list[str]:
 def _idle(variable: str, run: Run) -> str | None:
     """Returns why a variable cannot act in `run`; None if it can, or if nobody knows."""
     planes = run.columns["data_plane"]
-    if _MPI_COLLECTIVES.fullmatch(variable) and "mpi's own" not in planes:
+    if _MPI_COLLECTIVES.fullmatch(variable):
+        if "mpi's own" in planes:
+            return None
         return (
             f"chooses among MPI's reductions, and these runs reduce through '{planes}', not through MPI's: give the "
             "cell --algorithm mpi"
         )
-    fact = run.provenance.get(f"env.{variable}")
-    if not _ANY_PROGRAM.fullmatch(variable) and not (fact and fact.in_fingerprint):
+    if not _UNRECORDED.fullmatch(variable) and f"env.{variable}" not in run.provenance:
         return "is none that hvd_bench knows to be read by it or its libraries; is its name right?"
     return None

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hvdb.base.record import Malformed
 
@@ -104,43 +105,42 @@ class Gathered:
             sizes = " and ".join(f"{ranks} ranks on {nodes} nodes" for ranks, nodes in sorted(self.worlds)[:2])
             raise Malformed(f"tests on {sizes}; give each a file, or a gate, of its own")
         ranks, nodes = next(iter(self.worlds), (None, None))
-        return Imported(program, ranks, nodes, tuple(self.rows), tuple(self.faults), self.doubt)
+        return Imported(program, ranks, nodes or None, tuple(self.rows), tuple(self.faults), self.doubt)
 
 
 def operation_of(name: object) -> str:
-    """Returns the operation of a test: all_reduce_perf, AlltoAllv, All-to-All. Errors: Malformed."""
+    """Returns the operation of a test: all_reduce_perf, AlltoAllv, All-to-All; "" if `name` is no name."""
     text = re.sub(r"_perf.*", "", name.lower()) if isinstance(name, str) else ""
     key = re.sub(r"[^a-z]", "", text)
     if key in _OPERATIONS:
         return _OPERATIONS[key]
     if key[-1:] in ("v", "w") and key[:-1] in _OPERATIONS:  # shares of different sizes, and of different types
         return _OPERATIONS[key[:-1]] + key[-1]
-    if not (own := re.sub(r"[^a-z0-9]+", "_", text).strip("_")[:60]):
-        raise Malformed("the test has no name")
-    return own
+    return re.sub(r"[^a-z0-9]+", "_", text).strip("_")[:60]
+
+
+class Cell(NamedTuple):
+    """Values of a row as the program wrote them: numbers, texts, or anything. wrong: the number of wrong elements."""
+
+    size: object
+    type: object
+    reduction: object
+    wrong: object
 
 
 def row_of(
-    place: str,
-    operation: str,
-    words: tuple[object, object],
-    in_place: bool,
-    size: object,
-    wrong: object,
-    microseconds: Sequence[object],
-    why: str = "",
+    place: str, operation: str, in_place: bool, cell: Cell, microseconds: Sequence[object], why: str = ""
 ) -> ImportedRow | Fault:
-    """Returns the row, or why it is none. words: type and reduction. wrong: the number of wrong elements.
-
-    size, wrong, microseconds: numbers, or fields of a table. why: a fault that is known already.
-    """
+    """Returns the row, or why it is none. microseconds: numbers, or texts. why: a fault that is known already."""
     name = place
     try:
-        row = ImportedRow(operation, *(_word(word) for word in words), in_place, _size(size), ())
+        if not operation:
+            raise Malformed("the test has no name")
+        row = ImportedRow(operation, _word(cell.type), _word(cell.reduction), in_place, _size(cell.size), ())
         name = row.name
         if why:
             raise Malformed(why)
-        if _is_wrong(wrong):
+        if _is_wrong(cell.wrong):
             raise Malformed("wrong elements")
         return replace(row, seconds=tuple(_seconds(time) for time in microseconds))
     except Malformed as fault:

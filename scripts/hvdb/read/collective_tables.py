@@ -18,6 +18,7 @@ from hvdb.read.collective_rows import (
     NUMBER,
     OSU_BENCHMARKS,
     UNNAMED,
+    Cell,
     Gathered,
     operation_of,
     row_of,
@@ -56,16 +57,14 @@ class _Above:
             path = line.rpartition("/")[2]
             return _Above(operation_of(path.partition(":")[2] or path))
         if device := _DEVICE.match(line):
-            return (_Above() if begun else self)._with(int(device[1]), device[2])
+            above = _Above() if begun else self
+            above.hosts[int(device[1])] = device[2]
+            return above
         if world := _COLL_WORLD.match(line):
             return _Above(is_coll=True, world=(int(world[1]), int(world[2])))
         if self.is_coll and (test := _COLL_TEST.fullmatch(line)):
             return replace(self, operation=(test[1] + test[2]).replace(",", ""))
         return replace(self, comment=line)
-
-    def _with(self, rank: int, host: str) -> _Above:
-        self.hosts[rank] = host
-        return self
 
 
 def tables(output: Output) -> dict[str, Gathered]:
@@ -81,10 +80,9 @@ def tables(output: Output) -> dict[str, Gathered]:
                 next_table: _Table | _OsuTable | None = _OsuTable(found[OSU_BENCHMARKS], title[1])
             elif {"size", "count", "type", "algbw"} <= set(line.split()):
                 next_table = _Table(found[COLL if "|" in line else NCCL_TESTS], above, number, line)
-            elif _DEVICE.match(line) or line.startswith(_STARTING) or _COLL_WORLD.match(line):
-                above, next_table = above.after(line, table is not None), None
             else:
-                above, next_table = above.after(line, False), table
+                begins = _DEVICE.match(line) or line.startswith(_STARTING) or _COLL_WORLD.match(line)
+                above, next_table = above.after(line, table is not None), None if begins else table
                 if isinstance(table, _OsuTable):
                     table.comment(line)
             if table and next_table is not table:
@@ -112,9 +110,8 @@ class _Table:
         if "cputime" in columns:
             raise Malformed("the table has CPU times (-C), which are not the time of the collective")
         self.places = [index for index, name in enumerate(columns) if name == "time"]
-        if columns[:3] != ["size", "count", "type"] or not 1 <= len(self.places) <= 2:
-            raise Malformed(f"line {number} does not name the columns of nccl-tests")
-        if len(self.columns) < self.places[-1] + 4:
+        is_known = columns[:3] == ["size", "count", "type"] and 1 <= len(self.places) <= 2
+        if not is_known or len(self.columns) < self.places[-1] + 4:
             raise Malformed(f"line {number} does not name the columns of nccl-tests")
         self.is_in_place = [False, True]
         if len(self.places) == 1 and "in-place" in above.comment and "out-of-place" not in above.comment:
@@ -134,7 +131,7 @@ class _Table:
             self.entries.append((number, [], f"longer than {MAX_LINE} characters"))
             return
         tokens = line.partition("|")[0].split()
-        if self.pending and len(tokens) > 3 and all(map(_VALUE.fullmatch, tokens[:4])):
+        if self.pending and len(tokens) > 3 and all(map(_VALUE.fullmatch, tokens[:3])):
             number, begun = self.pending
             fields = self._fields(begun, tokens)
         elif not tokens[0].isdigit() or _is_text(tokens):
@@ -181,11 +178,11 @@ class _Table:
             fields = fields + [""] * (len(self.columns) - len(fields))
             if fields[0].strip("0") == "" and fields[0] and operation != "barrier":
                 continue  # nothing was sent
-            words = fields[2], "none" if redop is None else fields[redop]
+            reduction = "none" if redop is None else fields[redop]
             for start, is_in_place in zip(self.places, self.is_in_place, strict=False):
                 if fields[start] != "-":  # coll did not measure this place
-                    values = fields[0], fields[start + 3], [fields[start]]
-                    self.gathered.add(row_of(f"line {number}", operation, words, is_in_place, *values, fault))
+                    cell = Cell(fields[0], fields[2], reduction, fields[start + 3])
+                    self.gathered.add(row_of(f"line {number}", operation, is_in_place, cell, [fields[start]], fault))
 
     def _by_its_rates(self) -> str:
         """Tables of before 2.17 do not name the operation. An all-reduce's busbw is 2 (n - 1) / n of its algbw."""
@@ -251,12 +248,8 @@ class _OsuTable:
             fault = fault or "a size without a time"
         elif _is_text(fields) or (not self.has_size and _is_text(fields[1:])):
             return
-        is_wrong = "fail" in map(str.lower, fields[2:])
-        words = self.type, self.reduction
-        row = row_of(
-            f"line {number}", self.operation, words, False, fields[0], int(is_wrong), fields[1:2], fault or self.fault
-        )
-        self.gathered.add(row)
+        cell = Cell(fields[0], self.type, self.reduction, int("fail" in map(str.lower, fields[2:])))
+        self.gathered.add(row_of(f"line {number}", self.operation, False, cell, fields[1:2], fault or self.fault))
 
     def finish(self) -> None:
         """Nothing is left to be done."""

@@ -9,9 +9,8 @@ bench/cli/coll/report.cpp; collective_tables.py for the tables.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +24,7 @@ from hvdb.read.collective_rows import (
     MAX_ROWS,
     NCCL_TESTS,
     OSU_BENCHMARKS,
+    Cell,
     Fault,
     Gathered,
     Imported,
@@ -68,7 +68,7 @@ def programs(output: Output) -> dict[str, Imported]:
     found: dict[str, Gathered] = defaultdict(Gathered)
     for number, document in enumerate(output.documents, 1):
         place = f"document {number}: " if len(output.documents) > 1 else ""
-        if isinstance(document, dict) and "results" in document:
+        if isinstance(document, dict) and {"config", "results"} <= document.keys():
             _results(document, place, found)
         else:
             _records(document if isinstance(document, list) else [document], place, found)
@@ -128,10 +128,11 @@ def _rows(result: dict[str, Any], place: str) -> Iterator[ImportedRow | Fault]:
     size, name = result.get("size"), result.get("experiment_name")
     if size == 0 and name != "barrier":
         return  # nothing was sent
-    # hvd_bench coll --ragged and --compare measure one operation in several ways.
-    ways = ["ragged"] if result.get("ragged") is True else []
-    ways += [variant[:60]] if isinstance(variant := result.get("variant"), str) and variant else []
-    kinds = (result.get("type"), result.get("redop"))
+    operation, variant = operation_of(name), result.get("variant")
+    if operation and result.get("ragged") is True:  # hvd_bench coll measures one operation in several ways
+        operation += " ragged"
+    if operation and isinstance(variant, str) and variant:
+        operation += f" {variant[:60]}"
     for key, in_place in _PLACES:
         if (form := result.get(key)) is None:
             continue
@@ -144,27 +145,8 @@ def _rows(result: dict[str, Any], place: str) -> Iterator[ImportedRow | Fault]:
             times = each["times_us"] if isinstance(each, dict) else None
             if not isinstance(times, list) or not 0 < len(times) <= MAX_ROWS:
                 why, times = f"{key}_per_iter has no list of 1 to {MAX_ROWS} times", []
-        yield _row(place, name, ways, kinds, in_place, size, form.get("nwrong"), times, why)
-
-
-def _row(
-    place: str,
-    test: object,
-    ways: Sequence[str],
-    kinds: tuple[object, object],
-    in_place: bool,
-    size: object,
-    wrong: object,
-    times: Sequence[object],
-    why: str = "",
-) -> ImportedRow | Fault:
-    """Returns row_of() for values of JSON, where a text is no number. ways: how the operation of `test` was done."""
-    try:
-        operation = " ".join([operation_of(test), *ways])
-    except Malformed as fault:
-        return Fault(place, str(fault), place)
-    numbers = [math.nan if isinstance(time, str) else time for time in times]
-    return row_of(place, operation, kinds, in_place, None if isinstance(size, str) else size, wrong, numbers, why)
+        cell = Cell(size, result.get("type"), result.get("redop"), form.get("nwrong"))
+        yield row_of(place, operation, in_place, cell, times, why)
 
 
 # --- JSON of rccl-tests -----------------------------------------------------------------------------------------------
@@ -180,6 +162,6 @@ def _records(records: list[Any], place: str, found: dict[str, Gathered]) -> None
         if type(ranks) is int and type(nodes) is int and 0 < nodes <= ranks <= MAX_RANKS:
             gathered.worlds.add((ranks, nodes))
         if one["size"] != 0:
-            kinds, is_in_place = (one.get("type"), one.get("redop")), one["inPlace"] == 1
-            values = one["size"], one.get("wrong"), [one["time"]]
-            gathered.add(_row(f"{place}record {number}", one["name"], [], kinds, is_in_place, *values))
+            cell = Cell(one["size"], one.get("type"), one.get("redop"), one.get("wrong"))
+            row = row_of(f"{place}record {number}", operation_of(one["name"]), one["inPlace"] == 1, cell, [one["time"]])
+            gathered.add(row)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +41,8 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHOWN_NAMES = 5
 _MAX_NAME = 300  # a longer name is cut, and a digest keeps it apart from others
 _Entries = Annotated[list[dict[str, object]], Count(MAX_ROWS)]
+# (name, indices) of a benchmark -> "iteration" or the kind of an aggregate -> entries
+_Groups = dict[tuple[object, ...], dict[str, list[dict[str, Any]]]]
 _Row = tuple[str, Sequence[float], str]  # name, samples, why it cannot be used
 _NVBENCH_TIMES = ("nv/cold/time/gpu/mean", "nv/cpu_only/time/cpu/mean")
 
@@ -193,9 +194,9 @@ def _benchmarks(output: Output) -> dict[str, Results]:
     """Returns the results of Google Benchmark and of nvbench."""
     found: dict[str, tuple[dict[str, str], list[_Row]]] = {}
     for document in output.documents:
-        if not isinstance(document, dict) or "benchmarks" not in document:
+        is_nvbench = isinstance(document, dict) and bool({"meta", "devices"} & document.keys())
+        if not isinstance(document, dict) or "benchmarks" not in document or not (is_nvbench or "context" in document):
             continue
-        is_nvbench = "meta" in document or "devices" in document
         facts, rows = _nvbench(document) if is_nvbench else _google_benchmark(document)
         before, all_rows = found.setdefault(NVBENCH if is_nvbench else GBENCH, (facts, []))
         if facts != before:
@@ -210,7 +211,7 @@ def _google_benchmark(document: dict[str, Any]) -> tuple[dict[str, str], Iterabl
     keys = ("num_cpus", "library_build_type")
     facts = {key: str(context[key])[:40] for key in keys if isinstance(context.get(key), str | int)}
     # A benchmark can be registered twice under one name. Versions before 1.5.4 have no index that tells which is which.
-    groups: dict[tuple[object, ...], dict[str, list[dict[str, Any]]]] = {}
+    groups: _Groups = {}
     seen: Counter[tuple[object, ...]] = Counter()
     for entry in entries:
         if entry.get("skipped") is True:
@@ -225,9 +226,7 @@ def _google_benchmark(document: dict[str, Any]) -> tuple[dict[str, str], Iterabl
     return facts, _of_groups(groups)
 
 
-def _of_groups(
-    groups: dict[tuple[object, ...], dict[str, list[dict[str, Any]]]],
-) -> Iterator[_Row]:
+def _of_groups(groups: _Groups) -> Iterator[_Row]:
     """Yields the repetitions of each benchmark; its median or mean if the file has only aggregates."""
     twins: Counter[str] = Counter()
     for (name, *_), kinds in groups.items():
@@ -284,8 +283,9 @@ def _gpu_seconds(state: dict[str, Any]) -> float:
         if tag in tagged:
             data = record.value(_Entries, tagged[tag], tag)
             value = next((one.get("value") for one in data if one.get("name") == "value"), None)
-            try:  # nvbench writes numbers as texts, and versions before 1.0 did not
-                return _long_enough(float(value) if isinstance(value, str | float) else math.nan, tag)
-            except ValueError as error:
+            try:  # nvbench writes numbers as texts
+                seconds = float(value)  # type: ignore[arg-type]
+            except (TypeError, ValueError) as error:
                 raise Malformed(f"{tag} is not a number") from error
+            return _long_enough(seconds, tag)
     raise Malformed(f"it has no mean GPU time ({_NVBENCH_TIMES[0]})")

@@ -26,6 +26,7 @@ _MAX_LABELS = 3  # such as a time, a rank and a time
 # JSON is looked for where a line begins. A list must hold objects, because log lines begin with [ too.
 _BEGIN = re.compile(r"^[ \t]*(\{|\[(?=\s*\{))", re.MULTILINE)
 _DECODER = json.JSONDecoder()
+_MAX_BROKEN = 200  # for each that is broken, Python counts the lines of all the text before it
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ def _bare(line: str) -> str:
 
 
 def _documents(lines: list[str]) -> tuple[list[Any], str]:
-    """Returns the documents, and Output.fault. Each character is decoded a limited number of times."""
+    """Returns the documents, and Output.fault."""
     text = "\n".join(lines)
     end = len(text.rstrip())
     found: list[Any] = []
-    position, broken, is_last = 0, -1, False
-    while begin := _BEGIN.search(text, position):
+    position, broken, is_last, tries = 0, -1, False, 0
+    while tries < _MAX_BROKEN and (begin := _BEGIN.search(text, position)):
         try:
             document, position = _DECODER.raw_decode(text, begin.start(1))
             found.append(document)
@@ -76,7 +77,7 @@ def _documents(lines: list[str]) -> tuple[list[Any], str]:
             stop = error.pos
         except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deeply
             stop = len(text)
-        broken, is_last = begin.start(1), text.find("\n", stop, end) < 0
+        broken, is_last, tries = begin.start(1), text.find("\n", stop, end) < 0, tries + 1
         position = max(stop, begin.end())
         position = text.find("\n", position) + 1 or len(text)
     if broken < 0 or (found and not is_last):

@@ -21,6 +21,8 @@ from hvdb.read import coll_runs
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
 
+MPICHS = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
+
 # Appends a launch of coll to --db. The variable SLOW of a side scales the time of the largest size.
 STAND_IN = """#!{python}
     import os, sqlite3, sys, zlib
@@ -43,12 +45,15 @@ STAND_IN = """#!{python}
     slow = float(os.environ.get("SLOW", "1")) * (1 + 0.004 * rng.standard_normal())
     sizes = tuple(map(int, os.environ.get("SIZES", "1024,65536").split(",")))
     cell = {{"wrong": 3}} if os.environ.get("WRONG") == side + pair else {{}}
+    cell |= {{"data_plane": os.environ.get("PLANE", "shm")}}
     spec = CollSpec(sizes=sizes, seconds=1e-5 * slow, cell=cell | {{"in_place": 0}},
                     started="2026-01-02T03:04:05.%06dZ" % int(pair))
     with made:
         (uuid,) = add_coll(made, spec, rng).values()
-        for key, value in labels.items():
-            insert(made, "coll_provenance", session_uuid=uuid, key="label." + key, value=value, in_fingerprint=0)
+        facts = {{"label." + key: value for key, value in labels.items()}}
+        facts |= {{"env." + name: os.environ[name] for name in ("HOROVOD_CYCLE_TIME",) if name in os.environ}}
+        for key, value in facts.items():
+            insert(made, "coll_provenance", session_uuid=uuid, key=key, value=value, in_fingerprint=0)
 """
 
 
@@ -101,6 +106,14 @@ class CollGateTest(FolderTest):
         done = self.gate("--b", "SIZES=2048", code=4)
         self.assertIn("A and B have no row in common; A has 'all_reduce float 1024', B has 'all_red", done.stderr)
         self.assertNotIn("pair 2", done.stderr)
+
+    def test_only_what_cannot_act_is_said(self) -> None:
+        side = f"HVD_MPI=/x/libmpi.so {MPICHS}=ring HOROVOD_CYCLE_TIME=3 LD_PRELOAD=/dev/null"
+        done = self.gate("--b", side, "--pairs", 8, PLANE="mpi's own")
+        self.assertNotIn("side b: ", done.stdout)
+        self.db.unlink()
+        done = self.gate("--b", f"{side} HVD_MIP=x", "--pairs", 8)
+        self.assertEqual(re.findall(r"side b: (\w+) (\w+)", done.stdout), [(MPICHS, "chooses"), ("HVD_MIP", "is")])
 
     def test_failures_and_wrong_elements(self) -> None:
         done = self.gate("--b", "SLOW=1.0", FAULT="b", code=1)
