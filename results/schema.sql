@@ -33,11 +33,11 @@ CREATE TABLE run (
   batch_size      INTEGER NOT NULL CHECK (batch_size >= 1),  -- images (fact work.unit: what else) per rank
   image_size      INTEGER NOT NULL CHECK (image_size >= 0),  -- 0: no images, or of unknown size
   auxiliary_head  INTEGER NOT NULL DEFAULT 0 CHECK (auxiliary_head IN (0, 1)),
-  device          TEXT NOT NULL CHECK (device IN ('cpu', 'cuda', 'replay', 'reference')),
+  device          TEXT NOT NULL CHECK (device IN ('cpu', 'cuda', 'replay', 'reference', 'torch')),
   compute_type    TEXT NOT NULL,              -- fp32, tf32, fp16, bf16
   allreduce_type  TEXT NOT NULL,
-  schedule        TEXT NOT NULL CHECK (schedule IN ('static', 'sharded', 'negotiated', 'none')),
-  comm            TEXT NOT NULL,              -- solo (also every run of phase solo), loopback, mpi, nccl, hierarchical
+  schedule        TEXT NOT NULL CHECK (schedule IN ('static', 'sharded', 'negotiated', 'none', 'ddp')),
+  comm            TEXT NOT NULL,              -- solo (also every run of phase solo), loopback, mpi, nccl, gloo
   data_plane      TEXT NOT NULL,              -- what really ran: 'shm', 'ring', ...
   -- world_size: ranks that took part in this run (1 for phase solo). allocation_size: ranks of the launch.
   world_size      INTEGER NOT NULL CHECK (world_size BETWEEN 1 AND allocation_size),
@@ -96,9 +96,11 @@ CREATE TABLE rank (
 -- Samples: one blob per rank and kind, which holds `count` little-endian IEEE doubles.
 -- kind: step_seconds (forward to update, per step), compute_seconds (forward and backward, without waits),
 -- exposed_seconds (wait for the engine), reduce_seconds, control_seconds, copy_seconds (times of the engine's thread),
--- update_seconds, loss. On GPUs, these times come from the GPU's events, and there are two more kinds by the host's
--- clock: launch_seconds (until all work was launched or enqueued) and host_seconds (from the end of the previous step
--- to the end of this one; for the first of several steps, from its request).
+-- update_seconds, loss. Trainings by other programs have input_seconds, the part of a step in which it waits for its
+-- batch, and no times of the engine's thread. On GPUs, times of the program's own trainings come from the GPU's events,
+-- and there are two more kinds by the host's clock: launch_seconds (until all work was launched or enqueued) and
+-- host_seconds (from the end of the previous step to the end of this one; for the first of several steps, from its
+-- request).
 -- Two more kinds are not samples but 200 bootstrap replicates of a figure, stored for rank 0, with which several
 -- sessions are pooled: step_seconds_replicates (replicates of run.step_seconds, in seconds, above zero), and for phase
 -- full of a session with --efficiency, efficiency_replicates (replicates of the component efficiency below, zero or
@@ -118,8 +120,8 @@ CREATE TABLE sample (
 ) STRICT;
 
 -- Efficiency of a session and the parts of the loss, as fractions of the full run's step time. They sum to 1.
--- component: efficiency, interference, stragglers, exposed_communication, control_plane, overlap_slowdown, update,
--- residual (docs/measurement.md defines them).
+-- component: efficiency, interference, input (only where steps wait for their batch), stragglers,
+-- exposed_communication, control_plane, overlap_slowdown, update, residual (docs/measurement.md defines them).
 CREATE TABLE decomposition (
   run_uuid  TEXT NOT NULL REFERENCES run(uuid) ON DELETE CASCADE,  -- the run of phase 'full'
   component TEXT NOT NULL CHECK (length(component) BETWEEN 1 AND 64 AND component NOT GLOB '*[^0-9a-z_]*'),

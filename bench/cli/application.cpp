@@ -47,6 +47,13 @@ int Application::run() {
       if (launch_.rank == 0) Console(Console::Settings{}).print(simulate(line.simulate));
       return 0;
     }
+    case Command::kAnalyse: {  // on any rank, because hvdb.torch_efficiency starts it on rank 0 of its own world
+      const Analysed analysed = analyse(line.analyse, argv_, start_);
+      if (!analysed.warning.empty()) say_warning(analysed.warning);
+      if (!analysed.problem.empty()) say_error(analysed.problem);
+      Console(Console::Settings{}).print(analysed.text);
+      return analysed.problem.empty() ? 0 : exit_code(Errc::kIo);
+    }
     case Command::kColl: return coll(std::move(line.coll.options));
     case Command::kTrain: break;
   }

@@ -117,13 +117,20 @@ std::string without_double_gaps(std::string text) {
   return text;
 }
 
-/// Parses the command line of `hvd_bench coll` or `hvd_bench simulate`, which have options of their own.
+/// The commands that have options of their own.
+constexpr std::array<std::string_view, 3> kOwnCommands{"coll", "simulate", "analyse"};
+
+/// Parses the command line of one of kOwnCommands.
 CommandLine parse_own_line(const std::vector<std::string>& argv) {
   CommandLine line;
   if (argv[1] == "coll") {
     line.command = Command::kColl;
     line.coll = parse_coll(argv);
     line.text = without_double_gaps(line.coll.help);
+  } else if (argv[1] == "analyse") {
+    line.command = Command::kAnalyse;
+    line.analyse = parse_analyse(argv);
+    line.text = without_double_gaps(line.analyse.help);
   } else {
     line.command = Command::kSimulate;
     line.simulate = parse_simulate(argv);
@@ -148,7 +155,7 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
     throw Error(Errc::kInvalidArgument, fmt::format("{}: there is no such option{}; see hvd_bench --help", word,
                                                     did_you_mean(word.substr(0, word.find('=')), option_names(app))));
   }
-  const std::vector<std::string> commands{"train", "validate", "coll", "doctor", "stored", "simulate"};
+  const std::vector<std::string> commands{"train", "validate", "coll", "doctor", "stored", "simulate", "analyse"};
   if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
     throw Error(Errc::kInvalidArgument, fmt::format("'{}': one command at a time; see hvd_bench --help", word));
   }
@@ -232,7 +239,9 @@ void reconcile(Options& options, const OptionTable& table) {
 }  // namespace
 
 CommandLine parse_command_line(const std::vector<std::string>& argv, const Environment& environment) {
-  if (argv.size() > 1 && (argv[1] == "coll" || argv[1] == "simulate")) return parse_own_line(argv);
+  if (argv.size() > 1 && std::find(kOwnCommands.begin(), kOwnCommands.end(), argv[1]) != kOwnCommands.end()) {
+    return parse_own_line(argv);
+  }
   CommandLine result;
   if (argv.size() == 2 && argv[1] == "--describe-options") {
     result.command = Command::kPrint;
@@ -249,7 +258,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   app.footer(kFooter);
   app.get_formatter()->column_width(32);
   app.get_formatter()->label("OPTIONS", "options");
-  app.get_formatter()->label("SUBCOMMAND", "train | validate | coll | doctor | stored | simulate");
+  app.get_formatter()->label("SUBCOMMAND", "train | validate | coll | doctor | stored | simulate | analyse");
   app.get_formatter()->label("Subcommands", "Commands");
   app.fallthrough();
   app.allow_extras();
@@ -271,6 +280,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   stored->add_option("KEY", result.label, "Key of --label")->required();
   stored->add_option("STORE", result.files, "Files that --db wrote")->required();
   app.add_subcommand("simulate", "Simulate steps at given costs, for hvdb predict (see hvd_bench simulate --help)");
+  app.add_subcommand("analyse", "Explain samples of another program's training (see hvd_bench analyse --help)");
   register_options(app, table);
 
   // Read the environment before the command line, which overrides it. --help and doctor must work even if the
@@ -296,8 +306,8 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   } catch (const CLI::ParseError& error) {
     throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench --help");
   }
-  for (const char* own : {"coll", "simulate"}) {  // as the first word they were handled above
-    if (!app.got_subcommand(own)) continue;
+  for (const std::string_view own : kOwnCommands) {  // as the first word they were handled above
+    if (!app.got_subcommand(std::string(own))) continue;
     throw Error(Errc::kInvalidArgument,
                 fmt::format("'{0}' has options of its own and comes first: hvd_bench {0} [options]", own));
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/analyse/command.h"
 #include "bench/cli/coll/command.h"
 #include "bench/cli/simulate/command.h"
 #include "bench/store/process_start.h"
@@ -17,6 +18,7 @@ enum class Command : std::uint8_t {
   kStored,  ///< list the values of `label` in `files`
   kColl,    ///< `coll`: time collective operations
   kSimulate,
+  kAnalyse,
   kPrint,  ///< --help or --version: print `text` and end
 };
 
@@ -25,6 +27,7 @@ struct CommandLine {
   Options options;
   CollCommand coll;
   SimulateCommand simulate;
+  AnalyseCommand analyse;
   std::string label;               ///< for `stored`: the key of the label
   std::vector<std::string> files;  ///< for `stored`: the stores to search
   std::string text;

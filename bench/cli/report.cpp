@@ -126,6 +126,12 @@ std::string largest_loss(const RunRecord& run, const StoredIn& stored) {
                      in_file ? fmt::format("scripts/report {}, or ", printable(stored.file)) : "");
 }
 
+const DecompositionRow* row_of(const RunRecord& run, std::string_view component) {
+  const auto row = std::find_if(run.decomposition.begin(), run.decomposition.end(),
+                                [&](const DecompositionRow& part) { return part.component == component; });
+  return row == run.decomposition.end() ? nullptr : &*row;
+}
+
 /// Compares images/s with perfect scaling: the world size times the rate of one rank that trains alone in the same
 /// allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
@@ -133,15 +139,17 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
     return run.phase == Phase::kSolo && run.images_per_second;
   });
   if (solo == result.runs.end() || !full.images_per_second) return {};
-  const double bound = full.world_size * solo->images_per_second->value;
+  const DecompositionRow* const row = row_of(full, "efficiency");
+  const bool by_rounds = row != nullptr;
+  // Where steps wait for their batch, the rank alone is one that never waits.
+  const bool fed = by_rounds && row_of(full, "input") != nullptr && row->seconds > 0;
+  const double alone = fed ? static_cast<double>(full.batch_size) / row->seconds : solo->images_per_second->value;
+  const double bound = full.world_size * alone;
   if (!(bound > 0)) return {};
-  const auto row = std::find_if(full.decomposition.begin(), full.decomposition.end(),
-                                [](const DecompositionRow& part) { return part.component == "efficiency"; });
-  const bool by_rounds = row != full.decomposition.end();
   const Estimate efficiency = by_rounds ? estimate_of(*row) : Estimate{0, kNoInterval, kNoInterval};
-  return fmt::format("\nscaling     {:.2f} {}/s of {:.2f} ({} x one rank alone): efficiency {}{}\n",
-                     full.images_per_second->value, full.unit, bound, full.world_size, efficiency_text(efficiency),
-                     is_resolved(efficiency) ? ", round by round" : "");
+  return fmt::format("\nscaling     {:.2f} {}/s of {:.2f} ({} x one rank alone{}): efficiency {}{}\n",
+                     full.images_per_second->value, full.unit, bound, full.world_size, fed ? ", always fed" : "",
+                     efficiency_text(efficiency), is_resolved(efficiency) ? ", round by round" : "");
 }
 
 std::string compute_line(const RunRecord& run) {

@@ -16,6 +16,7 @@ namespace {
 enum Row : std::size_t {
   kEfficiency,
   kInterference,
+  kInput,
   kStragglers,
   kExposed,
   kControl,
@@ -39,6 +40,35 @@ double mean_of_medians(const std::vector<RankSamples>& ranks, Series series) {
   double sum = 0;
   for (const RankSamples& rank : ranks) sum += median(rank.*series);
   return sum / static_cast<double>(ranks.size());
+}
+
+// Returns the ranks with the steps of a rank that never waits for its batch.
+std::vector<RankSamples> fed(const std::vector<RankSamples>& ranks) {
+  std::vector<RankSamples> out;
+  for (const RankSamples& rank : ranks) {
+    RankSamples& steps = out.emplace_back();
+    steps.step = rank.step;
+    for (std::size_t i = 0; i < rank.input.size(); ++i) steps.step[i] -= rank.input[i];
+  }
+  return out;
+}
+
+// Returns the median over the steps of the mean time over ranks in which a step waits for its batch.
+double input_of(const std::vector<RankSamples>& ranks) {
+  std::vector<std::vector<double>> waits;
+  for (const RankSamples& rank : ranks) {
+    if (rank.input.empty()) return 0;
+    waits.push_back(rank.input);
+  }
+  return median(mean_over_ranks(waits));
+}
+
+bool waits_for_input(std::span<const Round> rounds) {
+  const auto waits = [](const RankSamples& rank) {
+    return std::any_of(rank.input.begin(), rank.input.end(), [](double seconds) { return seconds > 0; });
+  };
+  return std::any_of(rounds.begin(), rounds.end(),
+                     [&](const Round& round) { return std::any_of(round.full.begin(), round.full.end(), waits); });
 }
 
 // Returns the time of each step of all ranks together.
@@ -76,7 +106,7 @@ Waits waits_of(const std::vector<RankSamples>& ranks) {
 }
 
 Shares shares_of(const Round& round) {
-  const double solo = median(step_times(round.solo, false));
+  const double solo = median(step_times(fed(round.solo), false));
   const double full = median(step_times(round.full, round.coupled));
   const auto more_in_full = [&](Series series) {
     return (mean_of_medians(round.full, series) - mean_of_medians(round.none, series)) / full;
@@ -85,7 +115,8 @@ Shares shares_of(const Round& round) {
   Shares out;
   std::array<double, kRows>& rows = out.rows;
   rows[kEfficiency] = solo / full;
-  rows[kInterference] = (mean_of_medians(round.none, &RankSamples::step) - solo) / full;
+  rows[kInterference] = (mean_of_medians(fed(round.none), &RankSamples::step) - solo) / full;
+  rows[kInput] = input_of(round.full) / full;
   rows[kStragglers] = waits.stragglers / full;
   rows[kExposed] = waits.exposed / full;
   rows[kControl] = waits.control / full;
@@ -159,7 +190,9 @@ double widening(std::size_t rounds) {
 }
 
 // Returns true if the row is a time, which cannot be negative. Other rows are differences of times, which can.
-bool is_time(std::size_t row) { return row == kEfficiency || row == kStragglers || row == kExposed || row == kControl; }
+bool is_time(std::size_t row) {
+  return row == kEfficiency || row == kInput || row == kStragglers || row == kExposed || row == kControl;
+}
 
 double median_full_seconds(std::span<const Round> rounds) {
   std::vector<double> all;
@@ -170,9 +203,8 @@ double median_full_seconds(std::span<const Round> rounds) {
   return median_in_place(all);
 }
 
-}  // namespace
-
-EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options) {
+// Returns all rows, also those that are 0 in every round.
+EfficiencyAnalysis analyse_rows(std::span<const Round> rounds, const IntervalOptions& options) {
   HVD_ASSERT(!rounds.empty());
   const std::size_t count = rounds.size();
   std::vector<Shares> shares;
@@ -216,6 +248,14 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   out.against_independent =
       bootstrap_of(measured.against_independent, std::move(independent), {wider, 0}, options.confidence).estimate;
   return out;
+}
+
+}  // namespace
+
+EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options) {
+  EfficiencyAnalysis analysis = analyse_rows(rounds, options);
+  if (!waits_for_input(rounds)) analysis.rows.erase(analysis.rows.begin() + kInput);
+  return analysis;
 }
 
 bool is_resolved(const Estimate& efficiency) {

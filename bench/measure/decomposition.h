@@ -31,8 +31,9 @@ struct Component {
 
 /// The rows of analyse_efficiency() in their order: the name in the store, and the title in reports. results/names.json
 /// carries both to scripts/.
-inline constexpr std::array<Component, 8> kComponents{{{"efficiency", "efficiency"},
+inline constexpr std::array<Component, 9> kComponents{{{"efficiency", "efficiency"},
                                                        {"interference", "interference of the ranks"},
+                                                       {"input", "waiting for input"},
                                                        {"stragglers", "waiting for stragglers"},
                                                        {"exposed_communication", "exposed communication"},
                                                        {"control_plane", "control plane"},
@@ -66,8 +67,11 @@ struct EfficiencyAnalysis {
 
 /// For each round, computes the rows below as fractions of TF. TF is the median step time of the round's visit to phase
 /// full.
-///   efficiency             T1, the median step time of phase solo
-///   interference           mean over ranks of the median step time of phase none, minus T1
+///   efficiency             T1, the median over the steps of phase solo of (step - input): of one rank, always fed
+///   interference           mean over ranks of the median of (step - input) in phase none, minus T1
+///   input                  median over the steps of phase full of the mean input over ranks, in which a step waits for
+///                          its batch. The row is there only if some step of phase full waited. A rank that waits
+///                          longer than others lets them wait for it: stragglers.
 ///   stragglers             median over the steps of phase full of (mean wait over ranks - shortest wait). The rank
 ///                          with the shortest wait arrived last, and the other ranks waited for this rank.
 ///   exposed_communication  median over the steps of the shortest wait over ranks, minus control_plane. The shortest

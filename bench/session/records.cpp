@@ -19,12 +19,6 @@ namespace {
 
 std::string number(double value) { return fmt::format("{:.9g}", value); }
 
-double mean_of_last(const std::vector<RankSamples>& ranks) {
-  double sum = 0;
-  for (const RankSamples& rank : ranks) sum += rank.loss.back();
-  return sum / static_cast<double>(ranks.size());
-}
-
 /// Returns a record that lacks the samples, the identity and the provenance.
 RunRecord describe_run(const SessionParts& session, Phase phase) {
   const Setup& setup = session.setup;
@@ -161,14 +155,25 @@ void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine) {
 
 void fill_samples(RunRecord& run, const PhaseLog& log) {
   for (std::size_t r = 0; r < run.ranks.size(); ++r) run.ranks[r].samples = log.ranks()[r];
-  run.measured_steps = static_cast<std::int64_t>(log.samples()) * run.batches_per_iter;
+  run.measured_steps = 0;
   if (log.samples() == 0) return;
-  Bootstrap step = median_time(log.step_times(), {.confidence = run.confidence, .seed = run.seed});
+  fill_step_time(run, log.step_times());
+  run.final_loss = mean_of_last_losses(run);
+}
+
+void fill_step_time(RunRecord& run, std::span<const double> step_times) {
+  run.measured_steps = static_cast<std::int64_t>(step_times.size()) * run.batches_per_iter;
+  Bootstrap step = median_time(step_times, {.confidence = run.confidence, .seed = run.seed});
   run.step_seconds = step.estimate;
   run.step_replicates = std::move(step.replicates);
   run.images_per_second =
       images_per_second(*run.step_seconds, static_cast<double>(run.world_size) * static_cast<double>(run.batch_size));
-  run.final_loss = mean_of_last(log.ranks());
+}
+
+double mean_of_last_losses(const RunRecord& run) {
+  double sum = 0;
+  for (const RankRecord& rank : run.ranks) sum += rank.samples.loss.back();
+  return sum / static_cast<double>(run.ranks.size());
 }
 
 void fill_use(RunRecord& run, std::span<const Answer> answers, const std::optional<OtherUse>& others) {

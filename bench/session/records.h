@@ -52,6 +52,13 @@ void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine);
 /// Fills in the samples so far, the median with its interval and replicates, and the throughput.
 void fill_samples(RunRecord& run, const PhaseLog& log);
 
+/// Fills in the step time of a run, which has one or more samples, each the time of `step_times` (median with interval
+/// and replicates), the throughput, and the number of steps.
+void fill_step_time(RunRecord& run, std::span<const double> step_times);
+
+/// Returns the mean over ranks of the last loss. Every rank must have one.
+double mean_of_last_losses(const RunRecord& run);
+
 /// Fills in the memory of each rank and what other programs used meanwhile. `answers`: [rank], to Task::kMeasureMemory.
 void fill_use(RunRecord& run, std::span<const Answer> answers, const std::optional<OtherUse>& others);
 

@@ -240,13 +240,19 @@ Provenance processor_facts(const Processor& cpu) {
   return facts.take();
 }
 
-Provenance collect_provenance(const std::vector<std::string>& command, const ProcessStart& start) {
+Provenance program_facts(const std::vector<std::string>& command, const ProcessStart& start) {
   Collector facts;
   std::error_code ignored;
   facts.record("command.line", quoted_command_line(command, start));
   facts.record("command.directory", fs::current_path(ignored).string());
-  facts.merge(environment_facts(start.environment));
   collect_build(facts);
+  return facts.take();
+}
+
+Provenance collect_provenance(const std::vector<std::string>& command, const ProcessStart& start) {
+  Collector facts;
+  facts.merge(program_facts(command, start));
+  facts.merge(environment_facts(start.environment));
   collect_host(facts, start.environment);
   collect_libraries(facts);
   const Launch& launch = start.launch;

@@ -23,6 +23,9 @@ std::string binary_hash();
 /// out. `command` is argv.
 Provenance collect_provenance(const std::vector<std::string>& command, const ProcessStart& start);
 
+/// Returns the facts about this program alone: its build, and `command`, which is argv.
+Provenance program_facts(const std::vector<std::string>& command, const ProcessStart& start);
+
 /// Returns the facts from the environment: variables that tune a library that we use, and variables that describe the
 /// job. Leaves out variables whose name suggests a secret. Pure.
 Provenance environment_facts(const Environment& environment);

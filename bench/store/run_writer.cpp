@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <optional>
@@ -115,6 +116,19 @@ class RunWriter {
     }
   }
 
+  [[nodiscard]] bool is_stored(const StepSeries& series) const {
+    const auto above_zero = [&series](const RankRecord& rank) {
+      const std::vector<double>& values = rank.samples.*series.of_rank;
+      return std::any_of(values.begin(), values.end(), [](double value) { return value > 0; });
+    };
+    switch (series.stored) {
+      case Stored::kAlways: return true;
+      case Stored::kOnGpus: return on_gpus(run_);
+      case Stored::kIfAboveZero: return std::any_of(run_.ranks.begin(), run_.ranks.end(), above_zero);
+    }
+    return true;
+  }
+
   void write_samples() {
     const std::int64_t rows = upsert_samples();
     if (stored_samples() == rows) return;
@@ -133,11 +147,9 @@ class RunWriter {
           {{"run_uuid", run_.uuid}, {"rank", rank}, {"kind", kind}, {"count", values.size()}, {"data", values}});
       ++rows;
     };
-    for (const RankRecord& rank : run_.ranks) {
-      for (const StepSeries& series : kStepSeries) {
-        if (series.gpu_only && !on_gpus(run_)) continue;
-        write(rank.rank, series.kind, rank.samples.*series.of_rank);
-      }
+    for (const StepSeries& series : kStepSeries) {
+      if (!is_stored(series)) continue;
+      for (const RankRecord& rank : run_.ranks) write(rank.rank, series.kind, rank.samples.*series.of_rank);
     }
     write(0, "step_seconds_replicates", run_.step_replicates);
     write(0, "efficiency_replicates", run_.efficiency_replicates);

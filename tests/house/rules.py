@@ -42,6 +42,7 @@ PYTHON_ARROWS = {
     "hvdb.base": (),
     "hvdb.read": ("hvdb.base",),
     "hvdb.judge": ("hvdb.read",),
+    "hvdb.pytorch": ("hvdb.read",),
     "hvdb.predict": ("hvdb.judge",),
     "hvdb.show": ("hvdb.judge",),
     "hvdb.run": ("hvdb.show",),

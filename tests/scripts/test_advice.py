@@ -190,6 +190,14 @@ class RulesTest(unittest.TestCase):
             said.startswith("other programs used 0.92 of 2 processors meanwhile: stop other programs"), said
         )
 
+    def test_a_training_by_pytorch_gets_no_options_of_hvd_bench(self) -> None:
+        parts = {"input": part(0.1), "residual": part(0.05), "interference": part(0.1)}
+        run = make_run(parts, {"cpu.cores": 16}, device="torch")
+        (said,) = advice.advise(evidence(run))
+        self.assertIn("waiting for input is 10.0 %", str(said))
+        self.assertIn("workers of the loader", said.do)
+        self.assertIsNone(advice.waiting_for_input(evidence(make_run({"update": part(0.1)}))))
+
     def test_overlap_slowdown(self) -> None:
         parts = {"overlap_slowdown": part(0.1)}
         said = str(advice.overlap_slowdown(evidence(make_run(parts, {"cpu.cores": 32}))))

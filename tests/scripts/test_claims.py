@@ -229,7 +229,7 @@ class StoreTest(FolderTest):
         specs = [*sessions("vgg16", 0.68, device="replay"), *sessions("vgg16", 0.68, origin="simulated")]
         make(self.db, *specs)
         shown = self.run_it("horovod-512", "--db", self.db).stdout
-        self.assertIn("left out: 10 with replayed or reference compute", shown)
+        self.assertIn("left out: 10 with replayed, reference or PyTorch's compute", shown)
         self.assertIn("left out: 10 simulated", shown)
         self.assertNotIn("68.0 [", shown, "a figure of no measurement must not be printed")
 

@@ -5,13 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iostream>
 #include <string_view>
 #include <utility>
 
+#include "bench/cli/bounded_text.h"
 #include "bench/cli/registrar.h"
 #include "bench/cli/simulate/costs_text.h"
 #include "bench/measure/median.h"
@@ -48,26 +45,6 @@ OptionTable simulate_table(SimulateCommand& command) {
   table.path("--costs", "FILE", "Worlds to simulate and what everything costs there; -: standard input", {},
              command.costs_file);
   return table;
-}
-
-constexpr const char* kStandardInput = "standard input";
-
-/// Errors: io if the file cannot be read; invalid_argument if it has more than `most` bytes.
-std::string read_text(const std::string& file, std::size_t most) {
-  std::ifstream opened;
-  if (file != kStandardInput) opened.open(file, std::ios::binary);
-  std::istream& in = file == kStandardInput ? std::cin : opened;
-  std::string text;
-  for (std::array<char, 1 << 16> piece{}; in && text.size() <= most;) {
-    in.read(piece.data(), piece.size());
-    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
-  }
-  if (text.size() > most) {
-    throw Error(Errc::kInvalidArgument,
-                fmt::format("{}: more than {} MiB, which no such file needs", file, most >> 20));
-  }
-  if (!in.eof()) throw Error(Errc::kIo, fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
-  return text;
 }
 
 /// What all simulated worlds have in common.

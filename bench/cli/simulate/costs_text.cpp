@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
-#include <system_error>
 #include <utility>
 
-#include "engine/base/error.h"
+#include "bench/cli/line_reader.h"
 #include "models/replay/replay.h"
 
 namespace hvd::bench {
@@ -25,12 +23,12 @@ constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // of one collective
 constexpr std::size_t kMaxAlign = 4096;
 constexpr std::array kReducers{sim::Reducer::kEngineThread, sim::Reducer::kStream};
 
-class CostsParser {
+class CostsParser : LineReader {
  public:
-  CostsParser(std::string_view text, const std::string& origin) : rest_(text), origin_(origin) { next_line(); }
+  CostsParser(std::string_view text, const std::string& origin) : LineReader(text, origin, {kMaxLines, kMaxNumbers}) {}
 
   CostsText run() {
-    if (line_ != kVersionLine) {
+    if (line() != kVersionLine) {
       fail(fmt::format("is not a text of costs that this program can read; the first line must be '{}'", kVersionLine));
     }
     next_line();
@@ -43,83 +41,11 @@ class CostsParser {
     while (take("world")) world();
     expect("end");
     if (whole(0, kMaxLines) != costs_.worlds.size()) fail(fmt::format("the text has {} worlds", costs_.worlds.size()));
-    if (more_words_ || !rest_.empty()) fail("there is text after the number of worlds");
+    if (more_words() || !at_end_of_text()) fail("there is text after the number of worlds");
     return std::move(costs_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Errc::kInvalidArgument, fmt::format("{}:{}: {}", origin_, line_number_, what));
-  }
-  void next_line() {
-    ++line_number_;
-    const std::size_t end = rest_.find('\n');
-    if (end == std::string_view::npos) fail("the text ends here, before the end of its line 'end'; write all of it");
-    if (line_number_ > kMaxLines) fail(fmt::format("more than {} lines", kMaxLines));
-    line_ = rest_.substr(0, end);
-    rest_.remove_prefix(end + 1);
-    words_ = line_;
-    more_words_ = true;
-    possible_.clear();
-  }
-  void end_line() {
-    if (more_words_) fail(fmt::format("'{:.40}' is one word too many", words_.substr(0, words_.find(' '))));
-    next_line();
-  }
-
-  std::string_view word() {
-    if (!more_words_) fail("a word is missing at the end of the line");
-    const std::size_t space = words_.find(' ');
-    const std::string_view found = words_.substr(0, space);
-    more_words_ = space != std::string_view::npos;
-    words_.remove_prefix(more_words_ ? space + 1 : words_.size());
-    return found;
-  }
-  [[nodiscard]] std::string_view key() const { return line_.substr(0, line_.find(' ')); }
-  bool at(std::string_view key_here) {
-    if (key() == key_here) return true;
-    possible_.append(possible_.empty() ? "" : ", ").append(key_here);
-    return false;
-  }
-  /// Takes the first word of the line if it is `key_here`.
-  bool take(std::string_view key_here) {
-    if (!at(key_here)) return false;
-    (void)word();
-    return true;
-  }
-  void expect(std::string_view key_here) {
-    if (!take(key_here)) fail(fmt::format("'{:.40}' cannot stand here; possible: {}", key(), possible_));
-  }
-
-  template <class T>
-  T number(T low, T high, const char* what) {
-    const std::string_view text = word();
-    T value{};
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool read = result.ec == std::errc() && result.ptr == text.data() + text.size();
-    if (!read || !(value >= low && value <= high)) {  // the second condition refuses NaN, too
-      fail(fmt::format("'{:.40}' is not a {} from {} to {}", text, what, low, high));
-    }
-    if (++numbers_ > kMaxNumbers) fail(fmt::format("more than {} numbers", kMaxNumbers));
-    return value;
-  }
-  std::uint64_t whole(std::uint64_t low, std::uint64_t high) { return number(low, high, "whole number"); }
-  double real(double low, double high) { return number(low, high, "number"); }
-  /// Returns the element of `values` that the word names.
-  template <class T, std::size_t n>
-  T choice(const std::array<std::string_view, n>& names, const std::array<T, n>& values) {
-    const std::string_view text = word();
-    const auto found = std::find(names.begin(), names.end(), text);
-    if (found == names.end()) fail(fmt::format("'{:.40}' is none of {}", text, fmt::join(names, ", ")));
-    return values.at(static_cast<std::size_t>(found - names.begin()));
-  }
-  template <class Read>
-  void line(std::string_view key_here, Read read) {
-    expect(key_here);
-    read();
-    end_line();
-  }
-
   void node() {
     end_line();
     sim::NodeFactors node;
@@ -127,7 +53,7 @@ class CostsParser {
       expect("rank");
       std::vector<double> factors;
       do factors.push_back(real(models::kMinFactor, models::kMaxFactor));
-      while (more_words_);
+      while (more_words());
       if (!node.empty() && factors.size() != node.front().size()) {
         fail(fmt::format("{} factors, and the node's first rank has {}", factors.size(), node.front().size()));
       }
@@ -139,7 +65,7 @@ class CostsParser {
   }
 
   void world() {
-    CostsWorld world{.line = line_number_};
+    CostsWorld world{.line = line_number()};
     world.ranks.count = static_cast<int>(whole(1, kMaxRanks));
     world.ranks.per_node = static_cast<int>(whole(1, kMaxRanks));
     const auto largest = static_cast<std::size_t>(std::min(world.ranks.count, world.ranks.per_node));
@@ -156,7 +82,7 @@ class CostsParser {
 
   CostsDraw draw() {
     if (++draws_ > kMaxDraws) fail(fmt::format("more than {} draws", kMaxDraws));
-    CostsDraw draw{.line = line_number_};
+    CostsDraw draw{.line = line_number()};
     end_line();
     draw.costs.all_reduce = table("all_reduce");
     draw.costs.reduce_scatter = table("reduce_scatter");
@@ -181,18 +107,14 @@ class CostsParser {
     while (take(key)) {
       const std::size_t least = points.empty() ? 1 : points.back().bytes + 1;
       sim::CostPoint point{.bytes = whole(least, kMaxBytes), .seconds = real(0, kMaxSeconds)};
-      while (more_words_) point.factors.push_back(real(0, kMaxSampleFactor));
+      while (more_words()) point.factors.push_back(real(0, kMaxSampleFactor));
       points.push_back(std::move(point));
       end_line();
     }
     return points.empty() ? sim::CostTable() : sim::CostTable(std::move(points));
   }
 
-  std::string_view rest_, line_, words_;  // behind the line; the line; what is unread of it
-  bool more_words_ = false;
-  const std::string& origin_;
-  std::size_t line_number_ = 0, numbers_ = 0, draws_ = 0;
-  std::string possible_;                                                  // first words that could stand in this line
+  std::size_t draws_ = 0;
   std::size_t ranks_of_nodes_ = std::numeric_limits<std::size_t>::max();  // the fewest of a recorded node
   CostsText costs_;
 };

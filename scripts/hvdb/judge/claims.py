@@ -281,5 +281,6 @@ def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
     left_out = []
     if other := len(runs) - len(kept):
-        left_out.append(f"{other} with replayed or reference compute (no training speed; never a measurement)")
+        what = "replayed, reference or PyTorch's compute (no training speed of hvd_bench; never a measurement)"
+        left_out.append(f"{other} with {what}")
     return kept, left_out

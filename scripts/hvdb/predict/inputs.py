@@ -223,9 +223,9 @@ def _training(members: dict[str, Run]) -> Training:
 
 
 def _whole_sessions(stored: Sequence[Run]) -> list[dict[str, Run]]:
-    """Returns phase -> run of every session that has all phases once."""
+    """Returns phase -> run of every session of hvd_bench's own trainings that has all phases once."""
     found = []
-    for members in runs.by_session(stored).values():
+    for members in runs.by_session(run for run in stored if run.device != runs.TORCH).values():
         phases = {run.phase: run for run in members}
         if set(phases) == set(PHASES) and len(members) == len(PHASES):
             found.append(phases)

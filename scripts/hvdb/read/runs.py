@@ -17,6 +17,7 @@ from hvdb.base.sqlite import sqlite3
 from hvdb.read import store, values
 
 IMAGES = "images"
+TORCH = "torch"  # the device of a training by PyTorch, whose samples `hvd_bench analyse` stored
 OPERATIONS = "operations"  # what a row of `hvd_bench coll` counts (coll_runs.py)
 UNKNOWN = "unknown"  # the recording of a replay whose hvd_bench did not store it (programs before 2026-11-29)
 Item, Key = TypeVar("Item"), TypeVar("Key")

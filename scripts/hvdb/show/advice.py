@@ -18,7 +18,7 @@ from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import MIN_SESSIONS
 from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.judge.rank_work import Examined, others_used
-from hvdb.read.runs import Component, Run
+from hvdb.read.runs import TORCH, Component, Run
 from hvdb.show import rank_report, tables
 
 WORTHWHILE = 0.02  # fraction of the step
@@ -177,6 +177,13 @@ def slow_ranks(evidence: Evidence) -> Advice | None:
     return Advice(why, "keep other work off the machine and measure again", part.fraction.value)
 
 
+def waiting_for_input(evidence: Evidence) -> Advice | None:
+    """Reports steps that wait for their batch. The trainings of hvd_bench itself never do."""
+    part = _part(evidence, "input")
+    faster = "load faster: more workers of the loader, batches ahead of time (prefetch), or less work on a sample"
+    return Advice(f"waiting for input is {share(part)} of the step", faster, part.fraction.value) if part else None
+
+
 def interference(evidence: Evidence) -> Advice | None:
     """Reports ranks that slow one another down even in phase none, in which nothing is reduced."""
     run, part, cores = evidence.run, _part(evidence, "interference"), evidence.run.number("cpu.cores")
@@ -289,6 +296,7 @@ RULES: tuple[Callable[[Evidence], Advice | None], ...] = (
     busy_machine,
     slow_ranks,
     exposed_communication,
+    waiting_for_input,
     interference,
     overlap_slowdown,
     control_plane,
@@ -298,8 +306,12 @@ RULES: tuple[Callable[[Evidence], Advice | None], ...] = (
     wide_interval,
 )
 
+# The rules for trainings by PyTorch, which have no options of hvd_bench.
+TORCH_RULES = (busy_machine, slow_ranks, waiting_for_input)
+
 
 def advise(evidence: Evidence) -> list[Advice]:
     """Returns the advice of each rule that finds evidence, first the advice about the largest loss."""
-    found = [said for rule in RULES if (said := rule(evidence))]
+    rules = TORCH_RULES if evidence.run.device == TORCH else RULES
+    found = [said for rule in rules if (said := rule(evidence))]
     return sorted(found, key=lambda said: -said.loss)

@@ -21,7 +21,7 @@ from hvdb.base.errors import HvdbError
 # Colours that people with any common kind of colour blindness can distinguish. Source: Okabe and Ito, "Color Universal
 # Design" (2008).
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
+SKY, PURPLE, YELLOW, BROWN = "#56B4E9", "#CC79A7", "#F0E442", "#8C510A"
 INK, MUTED, FAINT = "#222222", "#767676", "#D9D9D9"
 CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SHOWN_IDS = 12

@@ -20,6 +20,7 @@ from hvdb.show import figure, tables
 # Component -> colour, in the order of the rows from top to bottom. The row 'efficiency' follows at the end.
 STEPS = {
     "interference": figure.ORANGE,
+    "input": figure.BROWN,
     "stragglers": figure.PURPLE,
     "exposed_communication": figure.VERMILION,
     "control_plane": figure.SKY,

@@ -197,10 +197,12 @@ def _others(runs: Sequence[Run]) -> list[Block]:
     if not runs:
         return []
     rows = []
+    absent = {"input"} - {part for run in runs for part in run.decomposition}  # most trainings never wait for input
+    titles = {part: title for part, title in tables.COMPONENTS.items() if part not in absent}
     for run in runs:
-        shares = [_share(part, run.decomposition.get(part)) for part in tables.COMPONENTS]
+        shares = [_share(part, run.decomposition.get(part)) for part in titles]
         rows.append((run.short_id, f"{name(run)}, {world(run)}", *shares))
-    header = ("run", "of", *(f"{title} %" for title in tables.COMPONENTS.values()))
+    header = ("run", "of", *(f"{title} %" for title in titles.values()))
     return [Paragraph("The other runs, in % of the step; ?: not resolved."), Table(header, rows, first_is_code=True)]
 
 

@@ -12,7 +12,7 @@ from hvdb.judge import efficiency
 from hvdb.judge.efficiency import EfficiencyRow
 from hvdb.read import names
 from hvdb.read.published import PublishedPoint, headline
-from hvdb.read.runs import IMAGES
+from hvdb.read.runs import IMAGES, TORCH
 
 Item = TypeVar("Item")
 MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
@@ -45,6 +45,7 @@ def marks(configuration: Mapping[str, Any]) -> list[str]:
         "simulated": configuration["origin"] == "simulated",
         f"replayed compute (profile {profile[:SHOWN_DIGITS]})": device == "replay",
         "naive reference": device == "reference",
+        "trained by PyTorch": device == TORCH,
     }
     return [mark for mark, holds in properties.items() if holds]
 
@@ -105,6 +106,7 @@ _NOTES = (
     " it can; an estimate from stored times, '-' where they are missing.",
     "[..]: 95 % bootstrap interval; of one session as the program stored it, over steps or rounds; from five"
     " sessions on over sessions (the median of which is shown).",
+    "trained by PyTorch: the efficiency is relative to one rank alone that never waits for its input.",
     f"not resolved: there is no interval, or it is wider than {100 * names.WIDEST_EFFICIENCY:.0f} points.",
 )
 
@@ -116,7 +118,9 @@ def binds(cell: EfficiencyRow) -> bool:
 
 def efficiency_table(cells: Sequence[EfficiencyRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
     """Returns header, rows (one per cell) and notes. The column of the ring bound is left out if it binds nowhere."""
-    hidden = "-" if any(map(binds, cells)) else "ring bound"  # start of a column's title and of a note
+    torch = any(cell.configuration["device"] == TORCH for cell in cells)
+    # The beginnings of titles of columns and of notes.
+    hidden = ("-" if any(map(binds, cells)) else "ring bound", "-" if torch else "trained by PyTorch")
     columns = {name: text for name, text in _EFFICIENCY.items() if not name.startswith(hidden)}
     return tuple(columns), rows(columns, cells), [note for note in _NOTES if not note.startswith(hidden)]
 
