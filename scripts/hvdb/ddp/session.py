@@ -56,6 +56,8 @@ class Session:
                 heard = {rank: self.ranks.hear(key, rank, self.ranks.deadline) for rank in others}
                 if lost := [rank for rank, said in heard.items() if said is None]:
                     raise HvdbError(f"{listed(lost)} was lost {about} ({line(error)})") from error
+                if faulty := [(rank, said["fault"]) for rank, said in heard.items() if said and "fault" in said]:
+                    raise HvdbError(f"rank {faulty[0][0]} {about}: {faulty[0][1]}") from error
             raise HvdbError(f"rank 0 {about}: {line(error)}") from error
         return [mine, *(said["samples"] for said in self.ranks.all(key, others, about))]
 
