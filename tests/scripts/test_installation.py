@@ -327,7 +327,7 @@ class FilesTest(unittest.TestCase):
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
         self.assertEqual(
             folders,
-            {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show"}
+            {"base", "campaign", "commands", "data", "judge", "predict", "pytorch", "read", "run", "show"}
             | {"sites", "specs", "steps"},
         )
 

@@ -165,6 +165,11 @@ class Training:
             value.backward()
             require_finite(value)
         self._evaluates = not self._model.training
+        self._check_gradients()
+        return next(iter(sorted(seen - {""})), self._type_of_most())
+
+    def _check_gradients(self) -> None:
+        """Errors: HvdbError if the first pass gave gradients that cannot be recorded."""
         known = {id(parameter) for _, parameter in self.named}
         grown = [(name, p) for name, p in self._model.named_parameters() if p.grad is not None and p.numel() > 0]
         if late := [plain(name) for name, p in grown if id(p) not in known]:
@@ -175,8 +180,9 @@ class Training:
         sparse = [name for name, p in self.named if p.grad is not None and p.grad.layout != self._torch.strided]
         if sparse:
             raise HvdbError(f"the gradient of {listed(sparse)} is sparse, which replays do not know; make it dense")
-        if lower := sorted(seen - {""}):
-            return lower[0]
+
+    def _type_of_most(self) -> str:
+        """Returns the type of most elements of the parameters."""
         sizes: dict[str, int] = {}
         for parameter in self._model.parameters():
             kind = str(parameter.dtype).removeprefix("torch.")
