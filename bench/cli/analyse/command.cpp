@@ -50,8 +50,7 @@ AnalyseCommand parse_analyse(const std::vector<std::string>& argv) {
   }
   if (rest.size() != 1 || command.db_file.empty()) {
     throw Error(Errc::kInvalidArgument,
-                "analyse needs one file of samples and a store: hvd_bench analyse SAMPLES --db "
-                "FILE");
+                "analyse needs both: one file of samples and a store, hvd_bench analyse SAMPLES --db FILE");
   }
   command.samples_file = rest.front();
   return command;

@@ -130,7 +130,7 @@ TEST(SamplesText, AnIncompleteTrainingMayEndInItsLastRound) {
     EXPECT_EQ(read.run.status_reason, "rank 1 was lost");
   }
   EXPECT_EQ(parse_samples(incomplete + "end 1\n", "mine.txt").whole, 1U);
-  EXPECT_EQ(refusal(incomplete + "round 2\nend 2\n"), "mine.txt:50: 'end' cannot stand here; possible: phase");
+  EXPECT_EQ(refusal(incomplete + "round 2\nend 2\n"), "mine.txt:56: 'end' cannot stand here; possible: phase");
   EXPECT_NE(refusal(head("status incomplete\nstatus_reason x\n") + "round 1\n" + kSolo + "end 1\n"), "accepted");
   EXPECT_NE(refusal(head() + whole_round(1) + "round 2\n" + kSolo + "end 2\n"), "accepted") << "status complete";
 }
@@ -179,7 +179,7 @@ TEST(SamplesText, RefusesWithTheLine) {
        "'exposed_seconds' cannot stand here; possible: update_seconds"},
       {with(text(), "loss 1 1 1\n", ""), "loss must be there for every rank and round"},
       {with(text(), "loss 1 1 1", "loss 1 inf 1"), "'inf' is not a number"},
-      {with(text(), "step_seconds 1 1 1\n", "step_seconds 1 1\n"), "3 values"},
+      {with(text(), "step_seconds 1 1 1\n", "step_seconds 1 1\n"), "'0.125' is one word too many"},
       {with(text(), "end 2", "end 1"), "the text has 2 rounds"},
       {text() + "x\n", "there is text after the number of rounds"},
       {with(text(), "\n", "\r\n"), "mine.txt:1: is not a text of samples"},
