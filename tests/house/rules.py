@@ -42,6 +42,8 @@ PYTHON_ARROWS = {
     "hvdb.base": (),
     "hvdb.read": ("hvdb.base",),
     "hvdb.judge": ("hvdb.read",),
+    "hvdb.pytorch": ("hvdb.read",),
+    "hvdb.ddp": ("hvdb.pytorch",),
     "hvdb.predict": ("hvdb.judge",),
     "hvdb.show": ("hvdb.judge",),
     "hvdb.run": ("hvdb.show",),

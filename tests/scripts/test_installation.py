@@ -181,14 +181,14 @@ class CommandTest(unittest.TestCase):
     @in_both
     def test_gate(self, hvdb: Path, folder: Path) -> None:
         cell = " ".join(word for word in FAST if word != "--quiet")
-        words = ["--b", "--seed 2", "--cell", cell, "--pairs", "5", "--threshold", "99", "--db", folder / "gate.db"]
+        words = ["--b", "--seed 2", "--cell", cell, "--pairs", "6", "--threshold", "99", "--db", folder / "gate.db"]
         said = HERE.run(hvdb, "gate", *words, "--dry-run").stderr
-        self.assertIn("at most 5 pairs, 10 runs of at most 5 s each", said)
-        # On a busy machine, one of the five pairs may have one run that takes twice as long as the other. The
+        self.assertIn("at most 6 pairs, 12 runs of at most 5 s each", said)
+        # On a busy machine, one of the six pairs may have one run that takes twice as long as the other. The
         # verdict is then INCONCLUSIVE.
         gated = HERE.run(hvdb, "gate", *words, "--json", folder / "v.json", code=None)
         verdict = {0: "PASS", 3: "INCONCLUSIVE"}[gated.returncode]
-        self.assertRegex(gated.stdout, rf"cell-1 .* 5 pairs +{verdict}")
+        self.assertRegex(gated.stdout, rf"cell-1 .* 6 pairs +{verdict}")
         again = HERE.run(hvdb, "compare", folder / "gate.db", code=gated.returncode).stdout
         self.assertIn(gated.stdout.split("\n\n")[0], again)
         installed = next(hvdb.parents[1].rglob("verdict.schema.json"))
@@ -327,7 +327,7 @@ class FilesTest(unittest.TestCase):
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
         self.assertEqual(
             folders,
-            {"base", "campaign", "commands", "data", "judge", "predict", "read", "run", "show"}
+            {"base", "campaign", "commands", "data", "judge", "predict", "pytorch", "read", "run", "show"}
             | {"sites", "specs", "steps"},
         )
 

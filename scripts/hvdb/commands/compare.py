@@ -162,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise HvdbError("--row, --metric: are for two files of another program")
         if arguments.threshold is not None or arguments.thresholds:
             raise HvdbError("--threshold: the pairs of a gate are judged by the threshold that it was planned with")
-        if _is_foreign(arguments.a) and printed_sides.holds_pairs(arguments.a):
+        if _is_foreign(arguments.a):
             kept = printed_sides.stored(arguments.a)
             return judging.show(gate_plan.report(kept.plan, kept.pairs(), "compare"), arguments)
         return judging.show(_of_a_gate(arguments.a), arguments)

@@ -24,7 +24,7 @@ from hvdb.show import verdict_report
 
 EXIT_CODES = (
     "exit codes: 0 every cell passes, 1 a cell is slower than its threshold allows, 2 usage or I/O, 3 inconclusive, or "
-    "a cell was measured on one side only, 4 not comparable"
+    "a cell was measured on one side only, 4 not comparable, 7 interrupted"
 )
 
 

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from hvdb.judge import sides
 from hvdb.judge.sides import BothSides
-from hvdb.read.runs import Run
+from hvdb.read.runs import OPERATIONS, Run
 
 # Variables that act although hvd_bench may not record them: those of the dynamic linker and the shell act on any
 # program, and HVD_MPI names the MPI library.
 _UNRECORDED = re.compile(r"LD_\w+|PATH|HOME|TMPDIR|LANG|LC_\w+|MALLOC_\w+|GLIBC_TUNABLES|HVD_MPI")
+# Variables that may bring another MPI library.
+_LIBRARIES = ("HVD_MPI", "LD_LIBRARY_PATH", "LD_PRELOAD")
 # Variables that choose how an MPI library reduces. They act where hvd_bench calls MPI's own reduction. Sources: the
 # manuals of Open MPI (coll components), HCOLL, UCC, Intel MPI, MPICH and MVAPICH.
 _MPI_COLLECTIVES = re.compile(r"OMPI_MCA_coll\w*|HCOLL_\w+|UCC_\w+|I_MPI_ADJUST_\w+|MPIR_CVAR_\w+|MV2_\w+")
@@ -57,6 +59,8 @@ def _idle(variable: str, run: Run) -> str | None:
             f"chooses among MPI's reductions, and these runs reduce through '{planes}', not through MPI's: give the "
             "cell --algorithm mpi"
         )
+    if variable in _LIBRARIES and run.unit == OPERATIONS and "mpi's own" not in planes:
+        return f"brings no MPI library to these runs, which reduce through '{planes}': give the cell --algorithm mpi"
     if not _UNRECORDED.fullmatch(variable) and f"env.{variable}" not in run.provenance:
         return "is none that hvd_bench knows to be read by it or its libraries; is its name right?"
     return None

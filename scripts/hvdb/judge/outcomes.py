@@ -40,7 +40,7 @@ class Report:
     """The result of a command. title: the command's name. missing: a line for each cell that only one side has.
 
     failures: None where no side could fail. notes: about the whole. explained: a line for each cell, for --explain.
-    pardons: INCONCLUSIVE is no fault (--fail-on regression).
+    pardons: INCONCLUSIVE is no fault (--fail-on regression), unless a row is missing.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Report:
         code = verdict.exit_code(self.verdicts)
         if code != EXIT_CHECK_FAILED and self.failures and self.failures.newest:
             return EXIT_USAGE
-        return EXIT_GOOD if self.pardons and code == EXIT_INCONCLUSIVE else code
+        return EXIT_GOOD if self.pardons and code == EXIT_INCONCLUSIVE and not self.missing else code
 
     @property
     def summary(self) -> str:

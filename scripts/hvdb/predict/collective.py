@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -91,8 +92,8 @@ class Spread:
 @dataclass(frozen=True)
 class Drift:
     """By how much h changes per doubling of the nodes. all: of its logarithm, at all steps. latency: seconds that come
-    on top of each step, over those of the smallest one; it is at least 0, because the slowest of more ranks is not
-    earlier. covariance: of both, shape (2, 2)."""
+    on top of each step, over those of the smallest one; what is fitted is at least 0, because the slowest of more ranks
+    is not earlier. covariance: of both, shape (2, 2)."""
 
     all: float = 0.0
     latency: float = 0.0
@@ -104,9 +105,12 @@ class Drift:
         return math.sqrt(self.covariance[0, 0])
 
     def drawn(self, random: np.random.Generator) -> Drift:
-        """Returns a draw of the same, which is exact."""
+        """Returns a draw of the same, which is exact. The latency is not below 0, less the same in all draws, so that
+        their mean is what is fitted: draws that can only rise would raise the middle of all."""
         all_steps, latency = random.multivariate_normal([self.all, self.latency], self.covariance)
-        return Drift(all_steps, max(0.0, latency))
+        variance = self.covariance[1, 1]
+        known = statistics.NormalDist(self.latency, math.sqrt(variance))
+        return Drift(all_steps, max(0.0, latency) - variance * known.pdf(0.0) + self.latency * known.cdf(0.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ def require(made: Inputs) -> None:
             f"in {_sessions(made)}: they are not of one training; record the profile again (--record-replay)"
         )
     if outside := _outside_of(made.fabric, POSSIBLE_SHARE):
-        worlds = (cell.world for cells in made.fabric.cells.values() for cell in cells if cell.world.nodes > 1)
+        worlds = (cell.world for cell in made.fabric.every_cell() if cell.world.nodes > 1)
         raise HvdbError(f"{outside[0]} on {nodes_text(worlds)}: one of the two is of another network")
 
 

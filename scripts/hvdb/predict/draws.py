@@ -318,34 +318,25 @@ class Predictor:
             self.require(self.inputs, world)
         except TooLittle:
             return None
-        draws = [
-            _Draw(number=number, measured=world, compute=self._middle, overlap=self._middle, load=1.0)
-            for number in range(EXPECTING)
-        ]
         without_copies = replace(self.inputs, copy=(0.0, 0.0))
-        found = self._simulate(without_copies, world, draws, {"collectives"})
+        found = self._simulate_middle(without_copies, world, self._middle, 1.0)
         return float(np.mean([result["overlapped"] + result["exposed"] for result in found]))
 
     def _simulated_again(self, session: Training, expected: float) -> tuple[float, float]:
         """Returns the measured step of a session over the one that is simulated from its own figures, and the measured
         share of exposed communication less the simulated one."""
         own = session.figures()
-        draws = [
-            _Draw(
-                number=number,
-                measured=session.world,
-                compute=own,
-                overlap=own,
-                load=own.reduce / expected,
-                common_steps=number % 10 < 10 * self._together,
-            )
-            for number in range(EXPECTING)
-        ]
-        found = self._simulate(self.inputs, session.world, draws, {"collectives"})
-        step = float(np.median([result["step"] for result in found]))
+        found = self._simulate_middle(self.inputs, session.world, own, own.reduce / expected)
+        step, exposed = (float(np.median([result[name] for result in found])) for name in ("step", "exposed"))
         measured = efficiency.step_time(session.full).value
-        exposed = float(np.median([result["exposed"] for result in found]))
         return measured / step, float(np.median(session.exposed)) / measured - exposed / step
+
+    def _simulate_middle(self, made: Inputs, world: World, figures: Figures, load: float) -> list[dict[str, Any]]:
+        """Returns what the program prints for draws of steps alone: everything else is at its middle."""
+        together = [number % 10 < 10 * self._together for number in range(EXPECTING)]
+        one = _Draw(number=0, measured=world, compute=figures, overlap=figures, load=load)
+        draws = [replace(one, number=number, common_steps=common) for number, common in enumerate(together)]
+        return self._simulate(made, world, draws, {"collectives"})
 
     def _beyond_the_model(self, made: Inputs, world: World, draws: Sequence[_Draw]) -> tuple[np.ndarray, np.ndarray]:
         """Returns factors for the step, and for the time of one rank, of each draw: by how much the simulation missed

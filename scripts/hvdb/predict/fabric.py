@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,10 +46,11 @@ Streams = Callable[..., np.random.Generator]  # names -> the random numbers that
 
 @dataclass
 class Fabric:
-    """Cells by (operation, algorithm). forced: the algorithm of the run, "auto" unless a person chose one.
+    """Cells by (operation, algorithm), "" if nobody knows the algorithm.
 
-    imported: by operation, of which nobody knows the algorithm. stated: the algorithm of imported collectives between
-    nodes, which is then taken for that of the run; "" without. link: as a person describes it. change: of the link.
+    forced: the algorithm of the run, "auto" unless a person chose one. stated: the algorithm of imported collectives
+    between nodes, which is then taken for that of the run; "" without. link: as a person describes it. change: of the
+    link.
     """
 
     forced: str
@@ -57,7 +59,6 @@ class Fabric:
     cells: dict[tuple[str, str], list[CollectiveTimes]] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    imported: dict[str, list[CollectiveTimes]] = field(default_factory=dict)
     stated: str = ""
     link: Link | None = None
     change: LinkChange = field(default_factory=LinkChange)
@@ -118,7 +119,7 @@ class Fabric:
                 operation,
                 algorithm,
                 self.cells.get(key, []),
-                self.imported.get(operation, []),
+                [cell for cell in self.cells.get((operation, ""), []) if cell.imported],
                 [cell for cell in inside if cell.world == World(1, self.ranks_per_node)],
                 self.link,
                 self.ranks_per_node,
@@ -154,9 +155,7 @@ class Fabric:
     def labels(self, operations: Collection[str], worlds: Collection[World]) -> list[Label]:
         """Returns where the costs of `operations` on `worlds` come from."""
         made = []
-        named = [(*key, cells) for key, cells in sorted(self.cells.items())]
-        named += [(operation, "", cells) for operation, cells in sorted(self.imported.items())]
-        for operation, algorithm, cells in named:
+        for (operation, algorithm), cells in sorted(self.cells.items()):
             for kind, others in ((MEASURED, False), (IMPORTED, True)):
                 mine = [cell for cell in cells if cell.imported == others]
                 if mine and operation in operations:
@@ -167,7 +166,7 @@ class Fabric:
             made.append(Label("algorithm of imported collectives", ASSUMED, source))
         if self.link and self.is_described(operations, worlds):
             made += self.link.labels()
-        return made
+        return made + link.change_labels(self.change, self.link, self.measured_rate())
 
     def is_described(self, operations: Collection[str], worlds: Collection[World]) -> bool:
         """Returns True if the time of one of `operations` on one of `worlds` comes from the described link alone."""
@@ -179,16 +178,13 @@ class Fabric:
             if not name.startswith(SMALL)
         )
 
-    def change_labels(self) -> list[Label]:
-        """Returns how the costs on the changed link come from those on the present one."""
-        if self.change == LinkChange():
-            return []
-        return link.change_labels(self.change, self.link, self.measured_rate())
-
     def largest(self) -> int:
         """Returns the largest number of nodes on which anything was measured."""
-        every = (*self.cells.values(), *self.imported.values())
-        return max((cell.world.nodes for cells in every for cell in cells), default=1)
+        return max((cell.world.nodes for cell in self.every_cell()), default=1)
+
+    def every_cell(self) -> Iterator[CollectiveTimes]:
+        """Yields all cells."""
+        return itertools.chain.from_iterable(self.cells.values())
 
 
 def _fits(cell: SampledCell, kind: str) -> bool:
@@ -253,19 +249,13 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allre
             fabric.notes.append(f"collectives {short}: clocks do not tell when ranks came, so times hold their waits")
     for one in added.files:
         found = imported.cells(one, TYPES.get(allreduce_type, ""), ranks_per_node)
-        _import(fabric, found)
+        for operation, cells in found.items():
+            world = cells[0].world
+            stated = fabric.stated if world.nodes > 1 else ""
+            algorithm = name_on(world, operation, stated, hierarchical=False)
+            fabric.cells.setdefault((operation, algorithm), []).extend(cells)
         fabric.notes += imported.note(one, found)
     return fabric
-
-
-def _import(fabric: Fabric, found: dict[str, list[CollectiveTimes]]) -> None:
-    for operation, cells in found.items():
-        world = cells[0].world
-        if fabric.stated and world.nodes > 1:
-            key = (operation, name_on(world, operation, fabric.stated, hierarchical=False))
-            fabric.cells.setdefault(key, []).extend(cells)
-        else:
-            fabric.imported.setdefault(operation, []).extend(cells)
 
 
 def _add(fabric: Fabric, session: CollSession, world: World, kind: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdb.base.errors import HvdbError, TooLittle
-from hvdb.predict.collective import MAX_SIZES, MIN_SIZES, ONE_MEAN, CollectiveTimes, only_means
+from hvdb.predict.collective import MIN_SIZES, ONE_MEAN, CollectiveTimes, only_means
 from hvdb.predict.link import Link
 from hvdb.predict.steps import World
 from hvdb.read import imported_collectives
@@ -82,8 +82,6 @@ def cells(one: File, kind: str, ranks_per_node: int) -> dict[str, list[Collectiv
             CollectiveTimes(world, factor * row.size, np.array(row.seconds), imported=True) for row in chosen
         ]
         sizes = len({cell.size for cell in made[operation]})
-        if sizes > MAX_SIZES:
-            raise HvdbError(f"{file}: {operation} has {sizes} sizes, and at most {MAX_SIZES} are possible")
         if sizes < MIN_SIZES:
             raise TooLittle(f"{file}: {operation} has {sizes} sizes, and {MIN_SIZES} are needed")
     return made

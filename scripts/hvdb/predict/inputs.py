@@ -113,7 +113,8 @@ class Training:
 class Inputs:
     """All that a prediction is drawn from. schedule: the one to predict, which a what-if may change. collectives: all
     that were read, of which `fabric` has those that fit. late: seconds by which a replay wakes late. copy: the range of
-    the seconds for a byte into the fusion buffer, or out of it. files: name -> SHA-256."""
+    the seconds for a byte into the fusion buffer, or out of it. layouts: sessions with other numbers of ranks on each
+    node, by that number. files: name -> SHA-256."""
 
     profile: Profile
     sessions: list[Training]
@@ -125,6 +126,7 @@ class Inputs:
     labels: list[Label]
     notes: list[str]
     added: Added = field(default_factory=Added)
+    layouts: dict[int, list[Training]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -315,6 +317,7 @@ def gather(
     _require_gradients(profile, full)
     first = _training(base)
     sessions = [first]
+    layouts: dict[int, list[Training]] = {}
     for members in whole:
         other = members["full"]
         if members is base or comparable.curve(other) != comparable.curve(full):
@@ -330,13 +333,13 @@ def gather(
         except HvdbError as error:
             notes.append(f"session {other.session_uuid[:8]} is not used: {error}")
             continue
-        if training.world.ranks_per_node != first.world.ranks_per_node:
-            continue
-        if copied := [known for known in sessions if known.is_copy_of(training)]:
+        per_node = training.world.ranks_per_node
+        alike = sessions if per_node == first.world.ranks_per_node else layouts.setdefault(per_node, [])
+        if copied := [known for known in alike if known.is_copy_of(training)]:
             of = copied[0].full.session_uuid[:8]
             notes.append(f"session {other.session_uuid[:8]} is not used: it has the samples of session {of}")
             continue
-        sessions.append(training)
+        alike.append(training)
     collectives = coll_samples.load(stores)
     cells = fabric.gather(collectives, full, first.world.ranks_per_node, full.allreduce_type, added)
     notes += [*(f"left out: {line}" for line in cells.left_out), *cells.notes]
@@ -344,7 +347,7 @@ def gather(
         notes.append("never validated on GPUs: no prediction for them was ever compared with a measurement")
     late = max(0.0, float(np.median(first.solo_compute)) - profile.backward_end) if full.device == "replay" else 0.0
     steps = sum(len(session.solo_step) for session in sessions)
-    made = Inputs(profile, sessions, collectives, cells, of_run(full), late, (0.0, 0.0), [], notes, added)
+    made = Inputs(profile, sessions, collectives, cells, of_run(full), late, (0.0, 0.0), [], notes, added, layouts)
     middle = made.middle()
     used = f"{count_text(len(sessions), 'session')} on {made.nodes_text()}"
     made.labels += [
@@ -367,7 +370,7 @@ def gather(
         made.labels.append(Label("copies", ASSUMED, source))
     named = (*stores, *(one.file for one in added.files))
     made.files = {str(profile.file): profile.sha256, **{str(file): _sha256(file) for file in named}}
-    if not (cells.cells or cells.imported or cells.link):
+    if not (cells.cells or cells.link):
         raise TooLittle(
             "these stores hold no results of collectives that are like the reductions of this training: run hvd_bench "
             f"coll --db on the same ranks{''.join(f'; left out: {line}' for line in cells.left_out[:3])}"

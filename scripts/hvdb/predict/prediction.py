@@ -14,7 +14,7 @@ from hvdb.predict.inputs import Inputs
 from hvdb.predict.link import LinkChange
 from hvdb.predict.report import measured
 from hvdb.predict.schedule import NEGOTIATED, SHARDED, STATIC
-from hvdb.predict.steps import World
+from hvdb.predict.steps import World, count_text
 from hvdb.predict.what_if import WhatIf
 from hvdb.read import predictions
 from hvdb.read.predictions import Gain, PredictedRow, Prediction
@@ -61,8 +61,8 @@ def make(
             step(done := done + 1, work)
     last = outcomes[0][-1]
     gains = []
-    for text, candidate in candidates:
-        gained = _gained(predictor.outcome(candidate, last.world), last)
+    for text, asked_of, candidate, world in candidates:
+        gained = _gained(asked_of.outcome(candidate, world), last)
         step(done := done + 1, work)
         if gained.low > 0 and gained.value >= MIN_GAIN:
             gains.append(Gain(text, last.world.ranks, gained))
@@ -133,8 +133,9 @@ def _row(place: int, variant: Inputs, outcome: Outcome, there: dict[int, predict
     )
 
 
-def _candidates(predictor: Predictor, world: World) -> Iterator[tuple[str, Inputs]]:
-    """Yields what a person could change, and the inputs with it. What cannot be predicted is left out."""
+def _candidates(predictor: Predictor, world: World) -> Iterator[tuple[str, Predictor, Inputs, World]]:
+    """Yields what a person could change, and what to ask then: who predicts, from which inputs, which world of as many
+    ranks. What cannot be predicted is left out."""
     made = predictor.inputs
     plan = made.schedule
     options = [f"--schedule {name}" for name in (STATIC, SHARDED, NEGOTIATED) if name != plan.name]
@@ -152,11 +153,20 @@ def _candidates(predictor: Predictor, world: World) -> Iterator[tuple[str, Input
             predictor.require(candidate, world)
         except HvdbError:
             continue
-        yield text, candidate
+        yield text, predictor, candidate, world
+    for per_node in (share for share in sorted(made.layouts) if world.ranks % share == 0):
+        there = World(world.ranks // per_node, per_node)
+        try:
+            other = what_if.on_nodes_of(made, per_node)
+            own = Predictor(other, predictor.program, predictor.seed, predictor.draws)
+            own.require(other, there)
+        except HvdbError:
+            continue
+        yield f"{count_text(per_node, 'rank')} on each node", own, other, there
     if world.nodes > 1:
         twice = what_if.on_link(made, LinkChange(oversubscription=0.5))
         try:
             predictor.require(twice, world)
         except HvdbError:
             return
-        yield "a link of twice the rate", twice
+        yield "a link of twice the rate", predictor, twice, world

@@ -60,7 +60,6 @@ def labels(variants: Sequence[Inputs], worlds: Sequence[World], calibration: Cal
     for inputs in variants:
         made += inputs.labels
         made += inputs.fabric.labels(inputs.operations, [world for world in worlds if world.ranks > 1])
-        made += inputs.fabric.change_labels()
         for operation in inputs.schedule.operations() if largest.nodes > 1 else ():
             known = inputs.fabric.tables(operation, largest)[operation]
             if known.spread and largest.nodes > known.largest:

@@ -52,10 +52,8 @@ def sentences(made: Prediction, inputs: Inputs, reason: str) -> list[str]:
 def _basis(made: Prediction, inputs: Inputs, world: World) -> str:
     fabric = inputs.fabric
     sessions = f"{count_text(len(made.sessions), 'session')} of training on {inputs.nodes_text()}"
-    cells = [cell for cells in fabric.cells.values() for cell in cells] + [
-        c for s in fabric.imported.values() for c in s
-    ]
-    rests = f"collectives of {nodes_text(cell.world for cell in cells)}" if cells else "no measured collective"
+    measured_on = {cell.world for cell in fabric.every_cell()}
+    rests = f"collectives of {nodes_text(measured_on)}" if measured_on else "no measured collective"
     if world.nodes > 1 and fabric.is_described(inputs.operations, [world]):
         assert fabric.link
         rests += f" and a described link of {fabric.link.gbit:g} Gbit/s, {fabric.link.latency_us:g} us"

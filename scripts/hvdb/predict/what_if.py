@@ -72,6 +72,15 @@ def apply(made: Inputs, what_if: WhatIf) -> Inputs:
     return on_link(changed, wanted) if what_if.hardware else changed
 
 
+def on_nodes_of(made: Inputs, ranks_per_node: int) -> Inputs:
+    """Returns the inputs with the sessions and collectives of another number of ranks on each node. Errors: HvdbError,
+    which is TooLittle if no collectives were measured there."""
+    sessions = made.layouts[ranks_per_node]
+    allreduce_type = made.schedule.allreduce_type
+    cells = fabric.gather(made.collectives, sessions[0].full, ranks_per_node, allreduce_type, made.added)
+    return dataclasses.replace(made, sessions=sessions, fabric=cells, labels=[], notes=[], layouts={})
+
+
 def on_link(made: Inputs, wanted: LinkChange) -> Inputs:
     """Returns the inputs with another link between nodes."""
     return dataclasses.replace(made, fabric=made.fabric.changed(wanted), notes=[])

@@ -246,7 +246,7 @@ class _OsuTable:
             fault = f"longer than {MAX_LINE} characters"
         elif len(fields) < 2:
             fault = fault or "a size without a time"
-        elif _is_text(fields) or (not self.has_size and _is_text(fields[1:])):
+        elif len(fields) > 2 and (_is_text(fields) or (not self.has_size and _is_text(fields[1:]))):
             return
         cell = Cell(fields[0], self.type, self.reduction, int("fail" in map(str.lower, fields[2:])))
         self.gathered.add(row_of(f"line {number}", self.operation, False, cell, fields[1:2], fault or self.fault))

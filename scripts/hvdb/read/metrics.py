@@ -26,7 +26,7 @@ MIN_VALUE, MAX_VALUE = 1e-30, 1e30
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d{1,9})\]|\[(\*)\]|\['([^']+)'\]", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_MORE_DIGITS = re.compile(r"\.?\d")
+_MORE_DIGITS = re.compile(r"[.,]?\d|[eE][+-]?\d")
 _UNIT = re.compile(r" ?([A-Za-zµμ/%]{1,12})(?![A-Za-zµμ/%])")
 _UNITS = (
     "ns us µs μs ms s nsec usec msec sec seconds min % B kB KB MB GB TB KiB MiB GiB bytes kbps Kbps Mbps Gbps FLOPS"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from hvdb.judge.outcomes import Report
 from hvdb.run import gate_plan
 from hvdb.run.gate_plan import Pairs, Plan
 
-MAX_SAID = 1000  # bytes of the end of a failed run's output in which its last line is looked for
+MAX_SAID = 4000  # bytes of the end of a failed run's output in which its last line is looked for
+MAX_LINE = 300  # characters of that line
 MAX_OUTPUT = 64 << 20  # bytes that a run may print
 ENOUGH_TO_ESTIMATE = 3  # pairs after which a gate with a time limit says what it can find in its time
 # Exit codes with which a launcher or a program says that it was called wrongly, whatever the machine does: usage (as
@@ -68,13 +70,23 @@ def locked(db: Path) -> AbstractContextManager[int]:
 
 
 def failure(error: HvdbError | OSError, *outputs: IO[bytes]) -> str:
-    """Returns why a run failed, and the last line of the first of `outputs` that is not empty."""
+    """Returns why a run failed, and what the first of `outputs` that is not empty says at its end."""
     why = error.why if isinstance(error, process.RunFailed) else str(error)
     for output in outputs:
         output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_SAID))
-        if said := output.read().decode("utf-8", "replace").strip().splitlines():
-            return f"{why}, and said: {said[-1].strip()}"
+        if said := _last_words(output.read().decode("utf-8", "replace").splitlines()):
+            return f"{why}, and said: {said}"
     return why
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """Returns the last line that tells something. mpirun frames what it says of its own between lines of dashes, at the
+    end: that a process ended is known, and what the process said stands before the frame."""
+    words = [line.strip() for line in lines]
+    frames = [place for place, line in enumerate(words) if len(line) > 20 and not line.strip("-")]
+    before = words[: frames[0]] if frames else words
+    own, every = ([line for line in some if re.search(r"[A-Za-z]", line)] for some in (before, words))
+    return (own or every or [""])[-1][:MAX_LINE]
 
 
 def is_usage(error: HvdbError | OSError, *codes: int) -> bool:
@@ -99,6 +111,7 @@ def measure(sides: Sides, limit_seconds: float | None = None) -> Report:
         for cell in gate_plan.cells_in_turn(cells, plan, number):
             if limit_seconds and made and time.monotonic() - begun + pair_seconds() > limit_seconds:
                 sides.end()
+                edge.tell("gate", f"the time limit of {progress.duration(limit_seconds)} ends the gate", sys.stderr)
                 break
             failed = _run_pair(sides, cell, number, pairs)
             sides.keep(cell, number, failed)
@@ -124,7 +137,8 @@ def _run_pair(sides: Sides, cell: str, number: int, pairs: Pairs) -> dict[str, s
             failed[side] = str(error)
             earlier = [sides for voided in pairs.failed.values() for sides in voided]
             count = sum("a" in sides for sides in earlier) + 1
-            if side == "a" and (count > len(earlier) // 2 or not any(sides == "" for sides in earlier)):
+            most = count >= 2 and 2 * count > len(earlier)
+            if side == "a" and (most or not any(sides == "" for sides in earlier)):
                 raise HvdbError(
                     f"side a of pair {number} of cell {cell} {error}; it failed in {count} of {len(earlier) + 1} "
                     f"pairs, so there is nothing to compare with; {kept(sides.file)}"
@@ -163,7 +177,7 @@ def _reachable(plan: Plan, pairs: Pairs, fits: int, limit_seconds: float) -> str
     if fits < looks[0]:
         return (
             f"about {fits} pairs fit into {time_text}, and the first verdict needs {looks[0]}: allow more time, "
-            "shorter runs (--seconds) or fewer rows"
+            "shorter runs or fewer rows"
         )
     level = verdict.ALPHA / len(looks) / (len(pairs.rows) + 1)
     found = {

@@ -18,6 +18,7 @@ import numpy as np
 from hvdb.base import process, record, whole_file
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.base.record import Count, Malformed, Range, Text
+from hvdb.judge import inert
 from hvdb.judge.sides import Outcome
 from hvdb.judge.verdict import Judgement, plan_looks
 from hvdb.read import metrics, others
@@ -63,6 +64,11 @@ class Kept:
             if run.facts != self.facts:
                 about = f"side {side} of pair {len(self.failed) + 1}"
                 raise NotComparable(f"{about} says {run.facts}, and the first run of A said {self.facts}")
+            for name in self.costs:
+                now, first = (units.get(name) or "no unit" for units in (run.units, self.units))
+                if name in run.costs and now != first:
+                    about = f"side {side} of pair {len(self.failed) + 1}"
+                    raise NotComparable(f"{about} prints {name} in {now}, and the first run of A in {first}")
         self.failed.append(dict(failed))
         for name, pairs in self.costs.items():
             whole = not failed and all(name in run.costs for run in results.values())
@@ -96,7 +102,14 @@ class Kept:
             for side, why in sorted(one.items())
         ]
         return Pairs(
-            rows, {CELL: failed}, newest[-1] if newest else "", self.missing, self.ended, self._outcome, len(failed) + 1
+            rows=rows,
+            failed={CELL: failed},
+            said=newest[-1] if newest else "",
+            missing=self.missing,
+            ended=self.ended,
+            outcome=self._outcome,
+            following=len(failed) + 1,
+            notes=inert.notes([], self.plan.a, self.plan.b),
         )
 
     def _outcome(self, name: str, judgement: Judgement) -> Outcome:
@@ -214,7 +227,9 @@ class PrintedSides:
             try:
                 results = self._read(output.read(gate.MAX_OUTPUT + 1))
             except (Malformed, HvdbError) as error:  # nccl-tests ends with an exit code above 0 after wrong elements
-                why += f"{' and ' if why else ''}printed no result to judge: {error}"
+                why = (
+                    f"{why}, and printed no result to judge: {error}" if why else f"printed no result to judge: {error}"
+                )
         if not why and (lost := [name for name in self.kept.costs if name not in results.costs]):
             why = f"printed no row '{lost[0]}', which the first pair has"
         if why:

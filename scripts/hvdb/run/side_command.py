@@ -18,7 +18,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class Side:
 def parse(text: str, name: str) -> Side:
     """Parses the text of a side. name: the option that has the value `text`, for error texts. Errors: HvdbError."""
     words = split_words(text, name)
-    variables, modules = _take_settings(words)
+    variables, modules = _take_settings(words, name)
     commit = program = None
     if words and words[0].startswith("commit:"):
         revision = words.pop(0).removeprefix("commit:")
@@ -93,7 +93,7 @@ def _commit(revision: str, about: str) -> str:
     )
 
 
-def _take_settings(words: list[str]) -> tuple[dict[str, str], list[str]]:
+def _take_settings(words: list[str], name: str) -> tuple[dict[str, str], list[str]]:
     """Removes the variables and modules at the beginning of `words`, and returns them."""
     variables: dict[str, str] = {}
     modules: list[str] = []
@@ -105,6 +105,7 @@ def _take_settings(words: list[str]) -> tuple[dict[str, str], list[str]]:
         else:
             break
         words.pop(0)
+    _require_preloaded(variables, name)
     return variables, modules
 
 
@@ -114,7 +115,7 @@ def tool_command(text: str, name: str) -> list[str]:
     Errors: HvdbError if there is no such program. A program of a module is looked for when it runs.
     """
     words = split_words(text, name)
-    variables, modules = _take_settings(words)
+    variables, modules = _take_settings(words, name)
     if not words:
         raise HvdbError(f"{name} '{text}': names no program")
     if not modules:
@@ -122,12 +123,21 @@ def tool_command(text: str, name: str) -> list[str]:
     return in_surroundings(Side(text, variables, tuple(modules)), words)
 
 
+def _require_preloaded(variables: Mapping[str, str], name: str) -> None:
+    """Errors: HvdbError for a file of LD_PRELOAD that is not there: the linker would go on without it."""
+    for file in re.split("[ :]+", variables.get("LD_PRELOAD", "")):
+        if "/" in file and "$" not in file and not Path(file).exists():
+            raise HvdbError(f"{name}: LD_PRELOAD names {file}, and there is no such file")
+
+
 def _program(word: str, name: str) -> Path:
     """Returns the path of the program `word`, found as by a shell. Errors: HvdbError if there is no such program."""
     path = Path(word if "/" in word else shutil.which(word) or word)
     with contextlib.suppress(RuntimeError):  # nobody knows whose home ~ is: then there is no such program
         path = path.expanduser()
-    if not (path.is_file() and os.access(path, os.X_OK)):
+    if path.is_file() and not os.access(path, os.X_OK):
+        raise HvdbError(f"{name}: '{word}' is a file, and none that may be run (chmod +x)")
+    if not path.is_file():
         raise HvdbError(f"{name}: there is no program '{word}' {'' if '/' in word else 'on the PATH'}".rstrip())
     return path.absolute()
 

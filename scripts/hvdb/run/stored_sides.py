@@ -72,6 +72,8 @@ def read_beside(db: Path, plan: Plan) -> Beside:
         beside = record.read(Beside, record.json_object(record.decoded(content, _MAX_FILE_BYTES), _MAX_FILE_BYTES))
         if beside.plan != plan.text():
             raise Malformed(f"it is of another plan than {db.name}")
+        if any(one.cell not in plan.cells or one.pair > plan.most for one in beside.failed):
+            raise Malformed("a failure of a cell or pair that the plan does not have", "failed")
     return beside
 
 

@@ -36,10 +36,14 @@ NOTES = (
 )
 
 
+def _short(value: float) -> str:
+    return tables.number(value) if value >= 0.1 else f"{value:.3g}"
+
+
 def _rate_text(outcome: Outcome, side: int) -> str:
     rate = outcome.rates[side]
     if outcome.metric:
-        return f"{tables.number(outcome.values[side])} {outcome.metric[0]}".rstrip()
+        return f"{_short(outcome.values[side])} {outcome.metric[0]}".rstrip()
     if not outcome.foreign:
         return tables.with_unit(tables.number(rate), outcome.unit)
     unit, scale = next((item for item in _TIMES.items() if item[1] >= rate), ("ns", 1e9))
@@ -176,7 +180,7 @@ def github(report: Report, token: str, *, explain: bool = False) -> str:
         rest = [one[0] for one in annotated[MAX_ANNOTATIONS - 1 :]]
         counts = summary(f"{len(rest)} more cells", rest)
         annotated[MAX_ANNOTATIONS - 1 :] = [(rest[0], "more cells", f"{counts}; the table has them all")]
-    shown = _ANNOTATIONS | ({Verdict.INCONCLUSIVE: "notice"} if report.pardons else {})
+    shown = _ANNOTATIONS | ({Verdict.INCONCLUSIVE: "notice"} if report.pardons and report.exit_code == 0 else {})
     lines = [_annotation(shown[v], f"{report.title}: {v.value}: {what}", line) for v, what, line in annotated]
     return "\n".join([f"::stop-commands::{token}", text(report, explain=explain), f"::{token}::", *lines])
 

@@ -27,7 +27,7 @@ STAND_IN = """#!{python}
     run = int(count.read_text()) + 1 if count.exists() else 1
     count.write_text(str(run))
     rng = random.Random(side + " %d" % run)
-    unit = "ms" if fault == "ms" else "us"
+    unit = "ms" if fault == "ms" or (fault == "later" and run > 2) else "us"
     if fault == "nothing": sys.exit(0)
     if fault == "text": print("Latency: none")
     if fault == "zero": print("Latency: 0 us")
@@ -100,6 +100,16 @@ class CommandGateTest(FolderTest):
     def test_units_that_change_between_the_sides(self) -> None:
         done = self.gate(self.side("b", fault="ms"), "--metric", LATENCY, code=4)
         self.assertRegex(done.stderr.splitlines()[-1], "row latency: A is in us, B in ms")
+
+    def test_units_that_change_later_and_numbers_that_are_cut(self) -> None:
+        done = self.gate(self.side("b", fault="later"), "--metric", LATENCY, code=4)
+        self.assertRegex(
+            done.stderr.splitlines()[-1], "side b of pair 3 prints latency in ms, and the first run of A in us"
+        )
+        self.file.unlink()
+        for said in ("Latency: 9.5e-05 s", "Latency: 1,234.5 us"):
+            done = self.gate(self.side("b"), "--metric", LATENCY, a=f"echo '{said}'", code=2)
+            self.assertIn("ends within a number", done.stderr)
 
     def test_bad_options(self) -> None:
         for words, message in (

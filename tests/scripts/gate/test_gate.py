@@ -203,7 +203,8 @@ class GateTest(GateCase):
         self.assertNotIn("pair 1 of", again.stderr, "what was measured is not measured again")
         beside = self.folder / "gate.db.gate.json"
         good = json.loads(beside.read_text())
-        for wrong in ({**good, "plan": "x"}, {**good, "failed": [{"cell": "x"}]}, [], {**good, "ended": 3}):
+        strange = {**good, "failed": [{"cell": "cell-1", "pair": 999, "side": "b", "why": "x"}]}
+        for wrong in ({**good, "plan": "x"}, {**good, "failed": [{"cell": "x"}]}, [], {**good, "ended": 3}, strange):
             beside.write_text(json.dumps(wrong))
             refused = self.run_it("compare", self.db, code=2)
             self.assertRegex(refused.stderr, "gate.db.gate.json: is not what a gate keeps beside its store")
@@ -354,6 +355,15 @@ def ends_soon(process: int) -> bool:
 
 def zip_flat(names: tuple[str, ...], values: list[Path]) -> list[object]:
     return [word for pair in zip(names, values, strict=True) for word in pair]
+
+
+class SaidTest(unittest.TestCase):
+    def test_what_a_program_said_before_mpirun_framed_it(self) -> None:
+        frame = ["-" * 74, "mpirun noticed that process rank 1 exited on signal 6.", "-" * 74]
+        self.assertEqual(gate._last_words(["start", "mylib: queue full", *frame]), "mylib: queue full")
+        self.assertIn("mpirun noticed", gate._last_words(["", *frame]))
+        self.assertEqual(gate._last_words(["x" * 1000]), "x" * 300)
+        self.assertEqual(gate._last_words(["---", ""]), "")
 
 
 class ReadsTest(FolderTest):

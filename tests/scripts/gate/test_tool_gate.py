@@ -164,6 +164,8 @@ class ToolGateTest(ToolCase):
     def test_a_row_that_one_side_lacks_is_no_pass(self) -> None:
         done = self.gate("osu", self.side("osu", "b", fault="more"), "--json", "v.json", code=3)
         self.assertIn("all_reduce float 1073741824: side A has no such row", done.stdout)
+        pardoned = ("--json", "v.json", "--fail-on", "regression")
+        self.gate("osu", self.side("osu", "b", fault="more"), *pardoned, code=3)
         self.assertEqual(len(json.loads((self.folder / "v.json").read_text())["missing"]), 1)
 
     def test_a_side_that_fails_voids_its_pair(self) -> None:
@@ -173,7 +175,7 @@ class ToolGateTest(ToolCase):
         (self.folder / "count-b").unlink()
         done = self.gate("osu", self.side("osu", "b", fault="fails", FROM="12"), "--threshold", "0.1", code=2)
         self.assertIn(
-            r"void: side b ended with exit code 1, and said: NCCL failure \x1b[2J and printed no", done.stderr
+            r"void: side b ended with exit code 1, and said: NCCL failure \x1b[2J, and printed no", done.stderr
         )
         self.assertRegex(done.stdout, "only side b failed in 1 and only side a in 0 of 12 pairs")
         self.assertEqual([len(pairs) for pairs in json.loads(self.file.read_text())["costs"].values()], [12, 12])
@@ -231,6 +233,13 @@ class ToolGateTest(ToolCase):
         self.assertEqual(begun.returncode, 7, said)
         self.assertEqual(json.loads(self.file.read_text())["failed"], [{}], "an interrupt is no failure")
 
+    def test_equal_sides_and_a_library_that_is_not_there(self) -> None:
+        done = self.gate("osu", self.side("osu", "a"), "--threshold", "90")
+        self.assertIn("A and B are equal: what this shows is noise", done.stdout)
+        self.file.unlink()
+        done = self.gate("osu", f"LD_PRELOAD=/no/lib.so {self.side('osu', 'b')}", code=2)
+        self.assertIn("--b: LD_PRELOAD names /no/lib.so, and there is no such file", done.stderr)
+
     def test_a_plan_that_cannot_decide_is_refused(self) -> None:
         rows = ("--row", "*", "--row", "* in place")
         done = self.gate("nccl-tests", self.side("nccl-tests", "b"), *rows, "--pairs", "6", code=2)
@@ -286,6 +295,7 @@ class ToolGateTest(ToolCase):
         for content in (b"\xff", b"", b"[" * 100_000, b"{"):
             self.file.write_bytes(content)
             self.gate("osu", self.side("osu", "b", 1.2), code=2)
+            refused("does not hold the pairs of a gate with --tool", "compare", self.file)
 
     def test_pairs_of_gates_before_are_judged_as_they_were(self) -> None:
         for name, code in (("same", 3), ("tcache", 1)):

@@ -247,6 +247,15 @@ class Draws(unittest.TestCase):
         drifts = [d.a_step[0].drift.all for d in draws]
         self.assertAlmostEqual(np.std(drifts), cost.spread.drift.error, delta=0.003)
 
+    def test_draws_lie_around_the_middle_where_latency_decides(self) -> None:
+        # Steps of 8 KiB take 50 us of latency and 8 us for their bytes, and nobody knows how the latency drifts.
+        cost, random = gather("all_reduce", "ring", cells()), np.random.default_rng(1)
+        draws = [cost.draw(random) for _ in range(600)]
+        for nodes in (8, 64):
+            size = nodes << 13
+            middle = np.median([draw.seconds(World(nodes), size) for draw in draws])
+            self.assertAlmostEqual(middle / cost.middle.seconds(World(nodes), size), 1, delta=0.01)
+
     def test_another_launch_on_a_measured_world_differs(self) -> None:
         cost = gather("all_reduce", "ring", cells(noise=0.05, random=np.random.default_rng(1)))
         random, world, size = np.random.default_rng(1), World(4), 1 << 20

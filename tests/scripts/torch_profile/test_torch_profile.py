@@ -7,28 +7,22 @@ import os
 import sys
 import time
 import unittest
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from torch_test import TorchTest, gradients, nn, squares, torch, value
+
 from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY
 
-from hvdb import torch_profile
 from hvdb.base.errors import HvdbError
+from hvdb.pytorch.clock import DeviceClock
 from hvdb.read import replay_profile
 from hvdb.torch_profile import record
 
-try:
-    import torch
-    from torch import nn
-except ImportError:
-    torch = nn = None
-
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
-needs_torch = unittest.skipUnless(torch, "needs PyTorch")
 
 
 class WithoutTorchTest(FolderTest):
@@ -39,22 +33,6 @@ class WithoutTorchTest(FolderTest):
         ):
             with mock.patch.dict(sys.modules, {"torch": torch_module}), self.assertRaisesRegex(HvdbError, pattern):
                 record(None, None, lambda model, batch: None, self.folder / "a.replay")
-
-    def test_the_first_length_of_a_batch(self) -> None:
-        def tensor(*shape: int) -> SimpleNamespace:
-            return SimpleNamespace(shape=shape)
-
-        for batch, length in (
-            (tensor(4, 3), 4),
-            (tensor(), None),
-            ((tensor(5), tensor(6)), 5),
-            ([tensor(), {"x": tensor(7)}], 7),
-            ({"mask": None, "x": tensor(8)}, 8),
-            ("text", None),
-            (None, None),
-            (tensor(0, 2), 0),
-        ):
-            self.assertEqual(torch_profile.first_length(batch), length)
 
     def test_a_gpu_s_clock(self) -> None:
         """The GPU is an imitation, whose work takes no time but 3 ms that the test adds."""
@@ -73,7 +51,7 @@ class WithoutTorchTest(FolderTest):
 
         waited = []
         cuda = SimpleNamespace(Event=Event, synchronize=waited.append, current_stream="stream of {}".format)
-        clock = torch_profile.DeviceClock(cuda, "cuda:1")
+        clock = DeviceClock(cuda, "cuda:1")
         for shift in (0.0, 100.0):
             now[0] = shift
             clock.begin()
@@ -92,53 +70,6 @@ def example(name: str = "gpt") -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def squares(model: Any, batch: Any) -> Any:
-    return model(batch).float().square().mean()
-
-
-def gradients(file: Path) -> list[tuple[str, int, float]]:
-    """Returns name, elements and ready time of each gradient."""
-    lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
-    return [(words[4], int(words[1]), float(words[3])) for words in lines if words[0] == "gradient"]
-
-
-def value(file: Path, key: str) -> str:
-    return next(x.partition(" ")[2] for x in file.read_text(encoding="utf-8").splitlines() if x.startswith(f"{key} "))
-
-
-@needs_torch
-class TorchTest(FolderTest):
-    def setUp(self) -> None:
-        super().setUp()
-        torch.manual_seed(1)
-        self.file = self.folder / "net.replay"
-        self.batch = torch.randn(6, 4)
-        self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-
-    def record(self, model: Any, loss: Callable[[Any, Any], Any] = squares, **more: Any) -> torch_profile.Recording:
-        settings = {"batch": self.batch, "steps": 3, "warmup": 1} | more
-        return record(model, settings.pop("batch"), loss, self.file, **settings)
-
-    def refused(self, pattern: str, model: Any, loss: Callable[[Any, Any], Any] = squares, **more: Any) -> None:
-        """Checks that a recording is refused in one line, writes nothing and leaves no hook."""
-        self.file.unlink(missing_ok=True)
-        before = self.hooks(model)
-        with self.assertRaisesRegex(HvdbError, pattern) as caught:
-            self.record(model, loss, **more)
-        self.assertNotIn("\n", str(caught.exception))
-        self.assertEqual(list(self.folder.iterdir()), [])
-        self.assertEqual(self.hooks(model), before)
-
-    @staticmethod
-    def hooks(model: Any) -> int:
-        """Returns how many hooks parameters and modules have."""
-        if not isinstance(model, nn.Module):
-            return 0
-        found = [parameter._post_accumulate_grad_hooks for parameter in model.parameters()]
-        found += [module._forward_pre_hooks for module in model.modules()]
-        return sum(map(len, filter(None, found)))
 
 
 class NetworksTest(TorchTest):
@@ -427,7 +358,7 @@ class RefusedTest(TorchTest):
     def test_arguments(self) -> None:
         self.refused("unit 'Tokens'", self.net, unit="Tokens")
         self.refused("units 0: must be", self.net, units=0)
-        self.refused("give units=", self.net, batch=None)
+        self.refused("say units=", self.net, batch=None)
         self.refused("is not one of fp32", self.net, compute_type="int8")
         for name in ("steps", "warmup", "accumulate", "units"):
             for wrong in (0, -1, 1.5, "3", True):
@@ -435,10 +366,10 @@ class RefusedTest(TorchTest):
         self.refused("steps 4097: must be", self.net, steps=4097)
         self.refused("unit 3: must be", self.net, unit=3)
         self.refused("name 3: must be a text", self.net, name=3)
-        self.refused("give units=", self.net, batch=torch.ones(0, 4))
+        self.refused("say units=", self.net, batch=torch.ones(0, 4))
         endless: list[Any] = []
         endless.append(endless)
-        self.refused("give units=", self.net, batch=endless)
+        self.refused("say units=", self.net, batch=endless)
 
     def test_optimizers(self) -> None:
         self.refused("must be a torch.optim.Optimizer that was made", self.net, optimizer=torch.optim.SGD)
