@@ -297,7 +297,7 @@ class Predictor:
         steps: int,
     ) -> list[dict[str, Any]]:
         run = made.base
-        device, align = "stream" if run.device == "cuda" else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
+        device, align = "stream" if run.on_gpus else "host", SLOT_ELEMENTS if run.device == "cpu" else 1
         # Draw k simulates with the seed + k, so seeds that lie apart by MAX_DRAWS share no sequence.
         lines = ["hvd-costs 2", f"seed {self.seed * MAX_DRAWS + draws[0].number}", f"steps {steps}", f"block {BLOCK}"]
         lines += [f"device {device}", f"align {align}"]

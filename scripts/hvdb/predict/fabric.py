@@ -210,14 +210,14 @@ def gather(sessions: Sequence[CollSession], run: Run, ranks_per_node: int, allre
     """
     if run.fact("comm.crossovers"):
         raise HvdbError(f"run {run.short_id} used crossovers of its own (comm.crossovers), which predict does not know")
-    if run.device != "cuda" and allreduce_type != "fp32":
+    if not run.on_gpus and allreduce_type != "fp32":
         raise TooLittle(
             f"the schedule rounds messages to {allreduce_type} between nodes, and hvd_bench coll measures no such "
             "messages on CPUs"
         )
     forced = run.fact("comm.algorithm") or "auto"
     fabric = Fabric(forced, run.data_plane, ranks_per_node, stated=added.algorithm, link=added.link)
-    device = "cuda" if run.device == "cuda" else "cpu"
+    device = "cuda" if run.on_gpus else "cpu"
     for session in sessions:
         columns = session.columns
         short = columns["uuid"][:8]

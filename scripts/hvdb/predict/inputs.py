@@ -310,8 +310,6 @@ def gather(
     crowded = "had more threads than cores"
     if full.fact(_CROWDED) and full.device != "replay":
         raise HvdbError(f"run {full.short_id} {crowded}, which says nothing about ranks that do not")
-    if full.device == "replay" and full.fact("gpu.name"):
-        raise HvdbError(f"run {full.short_id} is a replay on GPUs, from which nothing can be predicted yet")
     if full.replay == UNKNOWN:
         notes.append(f"run {full.short_id} does not say which recording it replayed; it is taken for this profile")
     _require_gradients(profile, full)
@@ -343,7 +341,7 @@ def gather(
     collectives = coll_samples.load(stores)
     cells = fabric.gather(collectives, full, first.world.ranks_per_node, full.allreduce_type, added)
     notes += [*(f"left out: {line}" for line in cells.left_out), *cells.notes]
-    if full.device == "cuda":
+    if full.on_gpus:
         notes.append("never validated on GPUs: no prediction for them was ever compared with a measurement")
     late = max(0.0, float(np.median(first.solo_compute)) - profile.backward_end) if full.device == "replay" else 0.0
     steps = sum(len(session.solo_step) for session in sessions)

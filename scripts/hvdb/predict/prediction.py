@@ -145,7 +145,7 @@ def _candidates(predictor: Predictor, world: World) -> Iterator[tuple[str, Predi
     for other in (size * TIMES, size / TIMES):
         if other >= 1 and min(other, size) < made.gradient_bytes:
             options.append(f"{option} {other / (1 << 20):.4g}")
-    if made.base.device == "cuda" and plan.allreduce_type == "fp32":
+    if made.base.on_gpus and plan.allreduce_type == "fp32":
         options.append("--allreduce-dtype bf16")
     for text in options:
         try:

@@ -59,7 +59,7 @@ def _basis(made: Prediction, inputs: Inputs, world: World) -> str:
         rests += f" and a described link of {fabric.link.gbit:g} Gbit/s, {fabric.link.latency_us:g} us"
     far = max([inputs.sessions[0].world.nodes, fabric.largest()])
     beyond = f"; nothing was measured beyond {count_text(far, 'node')}" if world.nodes > far else ""
-    gpus = "; never validated on GPUs" if made.device == "cuda" else ""
+    gpus = "; never validated on GPUs" if inputs.base.on_gpus else ""
     return (
         f"It rests on {sessions} and on {rests}{beyond}{gpus}; the band holds {100 * made.confidence:g} % of the draws."
     )

@@ -117,6 +117,11 @@ class Run:
         return self.fact("work.unit") or IMAGES
 
     @property
+    def on_gpus(self) -> bool:
+        """True if the gradients, which may be a replay's, lay in GPU memory. The same as on_gpus() in C++."""
+        return self.columns["device"] == "cuda" or (self.columns["device"] == "replay" and bool(self.fact("gpu.name")))
+
+    @property
     def replay(self) -> str:
         """Which recording the run replayed: the hash of the profile, UNKNOWN, or "" for a run that computed."""
         return self.fact("replay.profile") or (UNKNOWN if self.columns["device"] == "replay" else "")

@@ -610,11 +610,16 @@ class RefusalTest(PredictTest):
         self.measure(training(columns=columns), self.COLL)
         self.refused(3, "rounds messages to bf16 between nodes")
 
-    def test_a_replay_on_gpus_is_refused(self) -> None:
+    def test_a_replay_on_gpus_rests_on_collectives_of_gpus(self) -> None:
         facts = {**FACTS, "gpu.name": ("NVIDIA H200", 1)}
         columns = {"plan_hash": PLAN, "device": "replay", "comm": "nccl", "data_plane": "nccl 2.27.3"}
+        there = {"nodes": 1, "device": "cuda", "comm": "nccl"}
+        gpus = collectives(1, ranks=2, plane="nccl 2.27.3", columns=there, seconds=1e-5)
+        self.measure(training(columns=columns, provenance=facts), gpus)
+        self.assertIn("note: never validated on GPUs", self.predict(2)[0])
+        self.db.unlink()
         self.measure(training(columns=columns, provenance=facts), self.COLL)
-        self.refused(2, "is a replay on GPUs, from which nothing can be predicted yet")
+        self.refused(3, "collective")
 
     def test_gpus_were_never_validated(self) -> None:
         columns = {"plan_hash": PLAN, "device": "cuda", "comm": "nccl", "data_plane": "nccl 2.27.3, memory registered"}
