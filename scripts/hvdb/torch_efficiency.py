@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdb.base import edge
+from hvdb.base import data, edge
 from hvdb.base.errors import HvdbError
 from hvdb.ddp.ranks import Ranks, line, listed
 from hvdb.ddp.samples import samples_text
@@ -36,7 +36,6 @@ from hvdb.pytorch.clock import DeviceClock, HostClock
 from hvdb.pytorch.training import TYPES, Loss
 from hvdb.pytorch.units import units_of
 from hvdb.read import replay_profile
-from hvdb.run import rerun
 
 _calls = itertools.count()  # measure() is called by all ranks equally often, so that it numbers their calls alike
 
@@ -233,7 +232,7 @@ def _telling(ranks: Ranks) -> Iterator[None]:
 
 def _program() -> Path:
     """Returns hvd_bench. Errors: HvdbError if there is none, or if it is too old. Checked before minutes of steps."""
-    program = rerun.find_program()
+    program = data.find_program()
     if subprocess.run([str(program), "analyse", "--help"], capture_output=True, check=False).returncode != 0:
         raise HvdbError(f"{program} has no command analyse: it is older than this hvdb; set HVD_BENCH to a newer one")
     return program

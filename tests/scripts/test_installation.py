@@ -327,7 +327,7 @@ class FilesTest(unittest.TestCase):
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
         self.assertEqual(
             folders,
-            {"base", "campaign", "commands", "data", "judge", "predict", "pytorch", "read", "run", "show"}
+            {"base", "campaign", "commands", "data", "ddp", "judge", "predict", "pytorch", "read", "run", "show"}
             | {"sites", "specs", "steps"},
         )
 
@@ -336,12 +336,13 @@ class FilesTest(unittest.TestCase):
         for name in ("gpt2", "llama"):
             self.assertIn(f"  replaying  {name}-div4096", HERE.run("hvd_bench", "--replay", name, *words).stdout)
 
-    def test_a_program_of_pytorch_can_import_the_recorder(self) -> None:
-        """It needs no package but PyTorch, and that only when it is called."""
-        words = ("-S", "-c", "from hvdb.torch_profile import record; print(record.__name__)")
+    def test_a_program_of_pytorch_can_import_what_needs_it(self) -> None:
+        """No package is needed but PyTorch, and that only when the functions are called."""
+        modules = "from hvdb.torch_profile import record; from hvdb.torch_efficiency import measure"
+        words = ("-S", "-c", f"{modules}; print(record.__name__, measure.__name__)")
         for folder in (HERE.prefix / "share/hvd_bench/python", next(HERE.venv.glob("lib/python3*/site-packages"))):
             said = HERE.run(HERE.plain / "bin" / "python", *words, PYTHONPATH=str(folder)).stdout
-            self.assertEqual(said, "record\n")
+            self.assertEqual(said, "record measure\n")
 
     def test_one_version(self) -> None:
         version = hvdb.__version__

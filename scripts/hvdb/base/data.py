@@ -91,3 +91,20 @@ def of_training() -> dict[str, dict[str, Any]]:
     """Returns the rows of bench/world/training_options.cpp by name without "--", in the order of --help."""
     document = json.loads(OPTIONS.read_text(encoding="utf-8"))
     return {row["names"].removeprefix("--"): row for row in document["train"]}
+
+
+def find_program(named: Path | None = None) -> Path:
+    """Returns the hvd_bench to run: `named`, else $HVD_BENCH, else hvd_bench(), else the first on the PATH.
+
+    Errors: HvdbError if there is no such program.
+    """
+    if named:
+        if not (named.is_file() and os.access(named, os.X_OK)):
+            raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
+        return named.absolute()
+    own = hvd_bench()
+    for program in (os.environ.get("HVD_BENCH"), own and shutil.which(own), shutil.which(BENCH)):
+        if program:
+            return Path(program).absolute()
+    built = f"at {own}" if own else f"beside {called('rerun')}"
+    raise HvdbError(f"no {BENCH} {built} or on the PATH: build or install it, or name one: --program")

@@ -17,7 +17,7 @@ from hvdb.commands import add_several, judging, number
 from hvdb.judge.thresholds import Thresholds
 from hvdb.read import others
 from hvdb.read.runs import GrowingStore
-from hvdb.run import gate, gate_plan, printed_sides, rerun, side_command
+from hvdb.run import gate, gate_plan, printed_sides, side_command
 from hvdb.run.gate_plan import Plan
 from hvdb.run.printed_sides import PrintedSides
 from hvdb.run.stored_sides import StoredSides, file_beside
@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     plan.looks_for(len(cells))  # raises an error before a program is built if the pairs are too few for any verdict
     store = GrowingStore(arguments.db)
-    programs = {name: side.program or rerun.find_program() for name, side in parsed.items() if not side.commit}
+    programs = {name: side.program or data.find_program() for name, side in parsed.items() if not side.commit}
     made = (plan, parsed, programs, launch, store, arguments.directory, arguments.timeout)
     StoredSides(*made, 0).measured()  # raises an error about the store
     _say_cost(plan, arguments.db)

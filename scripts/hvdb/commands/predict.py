@@ -16,7 +16,6 @@ from hvdb.predict.imported import Added
 from hvdb.predict.inputs import Inputs
 from hvdb.predict.steps import World, count_text
 from hvdb.read import predictions, replay_profile, runs
-from hvdb.run import rerun
 from hvdb.show import tables
 
 MAX_RANKS, MAX_WORLDS, MAX_WHAT_IFS = 1 << 16, 64, 32
@@ -121,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     recorded = data.step(arguments.profile)
     files = tuple(map(imported.read, arguments.imported))
     added = Added(link.declared(arguments.link_gbit, arguments.latency_us), files, arguments.algorithm or "")
-    program = rerun.find_program(arguments.program)
+    program = data.find_program(arguments.program)
     if arguments.json:
         given = [*arguments.stores, recorded, program, *(one.file for one in added.files)]
         judging.require_free_outputs([arguments.json], given)

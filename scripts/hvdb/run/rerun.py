@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +39,7 @@ class Place:
     """Where, how and with which files to repeat a run. The person who repeats it names them; none is from the record.
 
     launch: the words of the launcher; a run of one process needs none. program: the hvd_bench to run; None: the result
-    of find_program(). replay: needed if the record has --replay with another step than one that ships. tuning_folder:
+    of data.find_program(). replay: needed if the record has --replay with another step than one that ships. tuning_folder:
     needed if the record has --tuning-folder.
     """
 
@@ -73,23 +71,6 @@ def built_from(run: Run) -> str:
     return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
 
 
-def find_program(named: Path | None = None) -> Path:
-    """Returns the hvd_bench to run: `named`, else $HVD_BENCH, else data.hvd_bench(), else the first on the PATH.
-
-    Errors: HvdbError if there is no such program.
-    """
-    if named:
-        if not (named.is_file() and os.access(named, os.X_OK)):
-            raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
-        return named.absolute()
-    own = data.hvd_bench()
-    for program in (os.environ.get("HVD_BENCH"), own and shutil.which(own), shutil.which(data.BENCH)):
-        if program:
-            return Path(program).absolute()
-    built = f"at {own}" if own else f"beside {data.called('rerun')}"
-    raise HvdbError(f"no {data.BENCH} {built} or on the PATH: build or install it, or name one: --program")
-
-
 def command_at(place: Place, run: Run, store_file: Path) -> Command:
     """Returns the command that repeats `run` at `place` and writes its results to `store_file`.
 
@@ -115,7 +96,7 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
     left_out = [*recorded.left_out, *_without_launcher(run, recorded, place)]
     if "tuning-folder" in recorded.files and not place.tuning_folder:
         left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
-    program = find_program(place.program)
+    program = data.find_program(place.program)
     if "--fit" in recorded.options:
         recorded, unknown = _with_fitted_size(run, recorded)
         left_out += unknown

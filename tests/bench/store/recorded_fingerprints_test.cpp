@@ -111,7 +111,10 @@ TEST(RecordedFingerprints, TheMarksOfTheMachinesFactsAreTheRecordedOnes) {
     const fs::path copy = folder / "copy.db";
     fs::copy_file(entry.path(), copy);
     const Database database(copy, Locking::kShared, false);
-    for (const Row& fact : rows(database, "SELECT DISTINCT key, in_fingerprint FROM provenance")) {
+    // The fingerprint of a training under PyTorch has nothing of hvd_bench, which only computes its figures.
+    constexpr const char* kFacts =
+        "SELECT DISTINCT key, in_fingerprint FROM provenance JOIN run ON uuid = run_uuid WHERE device <> 'torch'";
+    for (const Row& fact : rows(database, kFacts)) {
       if (!today.contains(fact[0]) || fact[0].starts_with("env.")) continue;
       ++compared;
       EXPECT_EQ(today.at(fact[0]).in_fingerprint, fact[1] == "1") << fact[0] << " in " << entry.path();
