@@ -38,8 +38,8 @@ class Comparison:
 class Place:
     """Where, how and with which files to repeat a run. The person who repeats it names them; none is from the record.
 
-    launch: the words of the launcher; a run of one process needs none. program: the hvd_bench to run; None: the result
-    of data.find_program(). replay: needed if the record has --replay with another step than one that ships. tuning_folder:
+    launch: the words of the launcher; a run of one process needs none. program: the hvd_bench to run; None: that of
+    data.find_program(). replay: needed if the record has --replay with another step than one that ships. tuning_folder:
     needed if the record has --tuning-folder.
     """
 
