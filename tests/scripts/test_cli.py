@@ -265,7 +265,9 @@ class CommandTest(FolderTest):
     def test_every_recorded_command_line_is_read(self) -> None:
         """Reads every command line of a training in the recorded stores, on CPUs and on GPUs."""
         lines = set()
-        trainings = "SELECT command_line FROM session WHERE uuid IN (SELECT session_uuid FROM run)"
+        trainings = (
+            "SELECT command_line FROM session WHERE uuid IN (SELECT session_uuid FROM run WHERE device <> 'torch')"
+        )
         for db in (REPOSITORY / "results" / "recorded").glob("**/*.db"):
             connection = sqlite3.connect(f"{db.as_uri()}?mode=ro", uri=True)
             lines |= {row[0] for row in connection.execute(trainings)}

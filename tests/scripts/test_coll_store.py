@@ -256,8 +256,6 @@ class ReadTest(FolderTest):
             (("efficiency", self.db, "--json"), 2),
             (("plot", self.db, "--out", out), 2),
             (("ranks", self.db), 2),
-            (("history", self.db), 2),
-            (("compare", self.db, self.db), 2),
             (("rerun", "0123", self.db), 2),
             (("report", self.db), 0),
             (("report", self.db, "-o", self.folder / "page.html"), 0),
@@ -275,7 +273,7 @@ class ReadTest(FolderTest):
         session = SessionSpec(steps=12, replicates=0.01)
         make(self.folder / "runs.db", session)
         make(self.db, session, CollSpec())
-        for words in (("efficiency", "--json"), ("ranks",), ("history",)):
+        for words in (("efficiency", "--json"), ("ranks",)):
             alone, mixed = (call(words[0], self.folder / name, *words[1:]) for name in ("runs.db", "a.db"))
             self.assertEqual([text.replace("runs.db", "a.db") for text in alone[1:]], list(mixed[1:]), words)
             self.assertEqual(alone[0], mixed[0])

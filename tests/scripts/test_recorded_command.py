@@ -28,6 +28,10 @@ class RecordedCommand(unittest.TestCase):
         with self.assertRaisesRegex(Unknown, why, msg=line):
             parse(line)
 
+    def test_a_training_under_pytorch_is_its_scripts(self) -> None:
+        with self.assertRaisesRegex(recorded_command.Unknown, "run the script of that training again"):
+            recorded_command.parse("cd /x && env OMP_NUM_THREADS=1 /y/hvd_bench analyse /tmp/s.txt --db=mine.db")
+
     def test_what_the_program_writes(self) -> None:
         line = "cd '/a b' && env OMP_NUM_THREADS=2 mpirun -n 2 ./x/hvd_bench --model vgg16 --label 'k=a b' --efficiency"
         self.assertEqual(

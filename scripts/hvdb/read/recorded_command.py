@@ -87,6 +87,8 @@ def parse(command_line: str) -> Recorded:
         words = words[3:]
     variables, words, left_out = _variables(words)
     launcher, words = _launcher(words)
+    if words[:1] == ["analyse"]:
+        raise Unknown("it computed what a training under PyTorch had measured; run the script of that training again")
     options, files = _options(iter(words))
     if trace := variables.pop(TRACE_VARIABLE, ""):
         files.setdefault("timeline-filename", trace)

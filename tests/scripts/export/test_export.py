@@ -150,7 +150,7 @@ class PrometheusTest(FolderTest):
             )
 
     def test_names_follow_the_rules_and_are_those_that_are_documented(self) -> None:
-        make(self.db, SessionSpec())
+        make(self.db, SessionSpec(), CollSpec())
         metrics = self.exported()
         for name in metrics:
             self.assertRegex(name, r"^hvd_bench_[a-z_]+_(seconds|ratio|per_second)$")

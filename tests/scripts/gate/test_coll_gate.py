@@ -113,7 +113,8 @@ class CollGateTest(FolderTest):
         self.assertNotIn("side b: ", done.stdout)
         self.db.unlink()
         done = self.gate("--b", f"{side} HVD_MIP=x", "--pairs", 8)
-        self.assertEqual(re.findall(r"side b: (\w+) (\w+)", done.stdout), [(MPICHS, "chooses"), ("HVD_MIP", "is")])
+        said = [("HVD_MPI", "brings"), (MPICHS, "chooses"), ("LD_PRELOAD", "brings"), ("HVD_MIP", "is")]
+        self.assertEqual(re.findall(r"side b: (\w+) (\w+)", done.stdout), said)
 
     def test_failures_and_wrong_elements(self) -> None:
         done = self.gate("--b", "SLOW=1.0", FAULT="b", code=1)
