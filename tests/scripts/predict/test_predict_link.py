@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from test_imported_collectives import document
-from test_predict import SECONDS_A_BYTE, SIZES, PredictTest, collectives, training
+from test_predict import FACTS, PLAN, SECONDS_A_BYTE, SIZES, PredictTest, collectives, training
 from test_predict_collective import cells, latency_and_rate
 
 from hvdb.base.errors import HvdbError, TooLittle
@@ -262,6 +262,30 @@ class ImportedTest(PredictTest):
         self.assertEqual(kinds["algorithm of imported collectives"], "assumed")
         _, err = self.predict(32, "--algorithm", "ring", code=2)
         self.assertIn("--algorithm says what --imported files hold", err)
+
+    def test_a_replay_on_gpus_rests_on_tables_of_nccl_tests(self) -> None:
+        """Two nodes of two GPUs replayed; nccl-tests measured 2, 3 and 4 such nodes."""
+        facts = {**FACTS, "gpu.name": ("NVIDIA H200", 1)}
+        columns = {"plan_hash": PLAN, "device": "replay", "comm": "nccl", "data_plane": "nccl 2.27.3"}
+        self.measure(training(4, per_node=2, columns=columns, provenance=facts))
+        half = "time algbw busbw #wrong"
+        files = []
+        for nodes in (2, 3, 4):
+            devices = "".join(
+                f"#  Rank {rank:2} Group  0 Pid 1{rank} on n{rank // 2} device  {rank % 2} [0x07] NVIDIA H200\n"
+                for rank in range(2 * nodes)
+            )
+            ranks = 2 * nodes
+            rows = [(size, 20.0 + 1e-3 * size * 2 * (ranks - 1) / ranks) for size in SIZES]
+            lines = [f"{size} {size // 4} float sum -1 " + f"{us:.2f} 1.0 1.0 0 " * 2 for size, us in rows]
+            table = (
+                f"# Collective test starting: all_reduce_perf\n{devices}# size count type redop root {half} {half}\n"
+            )
+            files += ["--imported", self.file(table + "\n".join(lines) + "\n", f"{nodes}.txt")]
+        made = self.document(16, *files, "--algorithm", "ring")
+        self.assertEqual((made["rows"][0]["ranks"], made["rows"][0]["nodes"]), (16, 8))
+        self.assertIn("never validated on GPUs", " ".join(made["notes"]))
+        self.assertIn("imported", {label["kind"] for label in made["labels"]})
 
 
 class OptionsTest(PredictTest):
