@@ -108,7 +108,7 @@ def judge_others(
 
 def _unpaired(outcomes: Sequence[Outcome], missing: Sequence[str]) -> Report:
     level = verdict.ALPHA / max(1, len(outcomes))
-    return Report("compare", outcomes, tuple(missing), explained=tuple(reasons.explained(outcomes, level, None, None)))
+    return Report("compare", outcomes, tuple(missing), explained=tuple(reasons.explained(outcomes, level)))
 
 
 def _evenly(values: Sequence[float]) -> np.ndarray:

@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.002  # between two looks at the store: a waiting rank sleeps
 class Ranks:
     """What the ranks tell each other, by the key-value store of the process group. Nobody spins while he waits.
 
-    deadline: seconds after which a rank that should have answered is lost.
+    deadline: seconds after which a rank that should have answered is lost. orders: how many rank 0 has given.
     """
 
     store: Any
@@ -25,7 +25,7 @@ class Ranks:
     size: int
     deadline: float
     prefix: str
-    _told: int = 0
+    orders: int = 0
 
     def say(self, key: str, **what: Any) -> None:
         self.store.set(f"{self.prefix}/{key}/{self.rank}", json.dumps(what))
@@ -57,13 +57,13 @@ class Ranks:
 
     def order(self, **what: Any) -> None:
         """Rank 0: gives the next order."""
-        self.say(f"order/{self._told}", **what)
-        self._told += 1
+        self.say(f"order/{self.orders}", **what)
+        self.orders += 1
 
     def next_order(self, patience: float) -> dict[str, Any]:
         """Other ranks: returns the next order. Errors: HvdbError if rank 0 ended the session, or is lost."""
-        said = self.hear(f"order/{self._told}", 0, patience)
-        self._told += 1
+        said = self.hear(f"order/{self.orders}", 0, patience)
+        self.orders += 1
         if said is None:
             raise HvdbError(f"rank 0 did not go on within {patience:.0f} s")
         if said.get("end"):

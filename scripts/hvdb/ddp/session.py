@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import statistics
@@ -40,7 +39,7 @@ class Session:
 
     def visit(self, phase: str, steps: int, expected: float) -> list[dict[str, list[float]]]:
         """Returns the samples of the ranks that took part. Errors: HvdbError; Told."""
-        about, key = f"in phase {phase}", f"visit/{self.ranks._told}"
+        about, key = f"in phase {phase}", f"visit/{self.ranks.orders}"
         others = [] if phase == SOLO else list(range(1, self.ranks.size))
         discard = 1 + self.steps.feed.queue
         patience = self.ranks.deadline + 10 * expected
@@ -52,12 +51,7 @@ class Session:
         except Exception as error:
             # A peer that is lost makes the reduction of the others fail, too: who says nothing is the one.
             self.ranks.deadline = min(self.ranks.deadline, 10.0)
-            with contextlib.suppress(KeyError):
-                heard = {rank: self.ranks.hear(key, rank, self.ranks.deadline) for rank in others}
-                if lost := [rank for rank, said in heard.items() if said is None]:
-                    raise HvdbError(f"{listed(lost)} was lost {about} ({line(error)})") from error
-                if faulty := [(rank, said["fault"]) for rank, said in heard.items() if said and "fault" in said]:
-                    raise HvdbError(f"rank {faulty[0][0]} {about}: {faulty[0][1]}") from error
+            self.ranks.all(key, others, about)
             raise HvdbError(f"rank 0 {about}: {line(error)}") from error
         return [mine, *(said["samples"] for said in self.ranks.all(key, others, about))]
 
@@ -113,7 +107,7 @@ def follow(ranks: Ranks, steps: Steps, state: State) -> None:
         patience = order["patience"]
         if order["phase"] == SOLO:
             continue
-        key = f"visit/{ranks._told - 1}"
+        key = f"visit/{ranks.orders - 1}"
         try:
             samples = _visit(steps, state, order["phase"], order["discard"], order["steps"])
         except Exception as error:

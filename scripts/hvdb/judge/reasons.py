@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from hvdb.base import progress
@@ -18,8 +19,6 @@ CODES = {
     "near-threshold": "the slowdown lies so near to the threshold that the pairs show neither",
 }
 FAR_PAIRS = 1000  # more are as good as never
-# Quantiles of the normal distribution, at 1 - tail. Source: scipy.stats.norm.isf, which hvdb does not need elsewhere.
-_QUANTILE_OF_POWER = 1.2816  # of POWER, 0.9
 
 
 def code(judgement: Judgement) -> str:
@@ -44,27 +43,22 @@ def pairs_needed(judgement: Judgement, level: float) -> float | None:
         return None
     if distance == 0:
         return math.inf
-    return math.pi / 3 * ((_upper_quantile(level) + _QUANTILE_OF_POWER) * judgement.spread / distance) ** 2
-
-
-def _upper_quantile(tail: float) -> float:
-    """Returns the normal quantile at 1 - tail, 0 < tail < 0.5, to 4.5e-4. Source: Abramowitz and Stegun 26.2.23."""
-    t = math.sqrt(-2 * math.log(tail))
-    return t - (2.515517 + 0.802853 * t + 0.010328 * t * t) / (1 + 1.432788 * t + 0.189269 * t * t + 0.001308 * t**3)
+    normal = statistics.NormalDist()
+    quantiles = normal.inv_cdf(1 - level) + normal.inv_cdf(POWER)
+    return math.pi / 3 * (quantiles * judgement.spread / distance) ** 2
 
 
 def explained(
-    outcomes: Sequence[Outcome], level: float, pair_seconds: float | None, most: int | None, ended: str = ""
+    outcomes: Sequence[Outcome], level: float, pair_seconds: float | None = None, ended: str = ""
 ) -> list[str]:
     """Returns a line for each cell: what was compared, the code, and what would decide an INCONCLUSIVE one.
 
-    level: of the one-sided test. pair_seconds: how long a pair takes; None if unknown. most: the most pairs that the
-    plan allows; None for runs that were not measured in turn. ended: why the gate ended early.
+    level: of the one-sided test. pair_seconds: how long a pair takes; None if unknown. ended: why the gate ended early.
     """
-    return [f"{outcome.name}: {_explained(outcome, level, pair_seconds, most, ended)}" for outcome in outcomes]
+    return [f"{outcome.name}: {_explained(outcome, level, pair_seconds, ended)}" for outcome in outcomes]
 
 
-def _explained(outcome: Outcome, level: float, pair_seconds: float | None, most: int | None, ended: str) -> str:
+def _explained(outcome: Outcome, level: float, pair_seconds: float | None, ended: str) -> str:
     judgement = outcome.judgement
     a, b = judgement.observations
     compared = f"{a} pairs in turn" if outcome.paired else f"{a} of A and {b} of B, not in turn"
@@ -73,12 +67,12 @@ def _explained(outcome: Outcome, level: float, pair_seconds: float | None, most:
         return why
     if ended:
         why += f"; {ended}"
-    return f"{why}; {_decider(judgement, level, pair_seconds, most)}"
+    return f"{why}; {_decider(judgement, level, pair_seconds)}"
 
 
-def _decider(judgement: Judgement, level: float, pair_seconds: float | None, most: int | None) -> str:
+def _decider(judgement: Judgement, level: float, pair_seconds: float | None) -> str:
     needed = pairs_needed(judgement, level)
-    if most is None or needed is None:
+    if needed is None:  # also of runs that were not measured in turn, which have no spread of pairs
         return "more runs of each side, or a gate, which measures in turn, would decide"
     if needed > FAR_PAIRS:
         return "no number of pairs decides it soon: choose another threshold, or longer runs"

@@ -169,34 +169,27 @@ def report(plan: Plan, pairs: Pairs, title: str, pair_seconds: float | None = No
     Errors: HvdbError if there are too few pairs for any verdict.
     """
     replayed = judge(plan, pairs)
-    counts = {name: int(np.isfinite(row.ratios).sum()) for name, row in pairs.rows.items()}
-    judged = {name: one for name, one in replayed.judged.items() if counts[name]}
+    judged = replayed.judged
     if not judged and not replayed.b_fails:
-        raise HvdbError(_too_few(plan, pairs, counts))
+        raise HvdbError(_too_few(plan, pairs))
     missing = [*pairs.missing]
     missing += [f"{name}: no whole pair" for name in pairs.rows if name not in judged and not replayed.b_fails]
     outcomes = [pairs.outcome(name, judgement) for name, judgement in judged.items()]
-    failures = Failures(pairs.only("a"), pairs.only("b"), _attempts(pairs), replayed.b_fails, pairs.said)
-    explained = reasons.explained(
-        outcomes, replayed.level, pair_seconds, plan.most, "its time limit ended the gate" if pairs.ended else ""
-    )
+    longest = max(map(len, pairs.failed.values()), default=0)
+    failures = Failures(pairs.only("a"), pairs.only("b"), longest, replayed.b_fails, pairs.said)
+    ended = "its time limit ended the gate" if pairs.ended else ""
+    explained = reasons.explained(outcomes, replayed.level, pair_seconds, ended)
     return Report(
         title, outcomes, tuple(missing), None if plan.looks else failures, tuple(pairs.notes), tuple(explained)
     )
 
 
-def _attempts(pairs: Pairs) -> int:
-    return max(map(len, pairs.failed.values()), default=0)
-
-
-def _too_few(plan: Plan, pairs: Pairs, counts: Mapping[str, int]) -> str:
+def _too_few(plan: Plan, pairs: Pairs) -> str:
+    counts = {name: int(np.isfinite(row.ratios).sum()) for name, row in pairs.rows.items()}
     name, count = min(counts.items(), key=lambda item: item[1])
     first = plan.looks_for(len(counts))[0]
-    onwards = (
-        "; begin anew with another --db"
-        if pairs.ended
-        else (": give the gate's command again, it goes on where it stopped")
-    )
-    about = f"{pairs.rows[name].cell or name} has {count} whole pairs" if count else f"{name} has no whole pair"
+    again = ": give the gate's command again, it goes on where it stopped"
+    onwards = "; begin anew with another --db" if pairs.ended else again
+    about = f"{pairs.rows[name].cell} has {count} whole pairs" if count else f"{name} has no whole pair"
     failed = f"; the newest failure: {pairs.said}" if pairs.said else ""
     return f"cell {about}; the first verdict needs {first}{onwards}{failed}"

@@ -61,13 +61,12 @@ class Kept:
         if not any(any(pairs) for pairs in self.costs.values()):
             self._begin(results)
         for side, run in results.items():
+            about = f"side {side} of pair {len(self.failed) + 1}"
             if run.facts != self.facts:
-                about = f"side {side} of pair {len(self.failed) + 1}"
                 raise NotComparable(f"{about} says {run.facts}, and the first run of A said {self.facts}")
             for name in self.costs:
                 now, first = (units.get(name) or "no unit" for units in (run.units, self.units))
                 if name in run.costs and now != first:
-                    about = f"side {side} of pair {len(self.failed) + 1}"
                     raise NotComparable(f"{about} prints {name} in {now}, and the first run of A in {first}")
         self.failed.append(dict(failed))
         for name, pairs in self.costs.items():
