@@ -131,7 +131,7 @@ class AnalyseTest(SharedFolderTest):
         asked = ["--profile", PROFILE, "--ranks", 8, "--program", PROGRAM]
         refused("no session with the phases", "predict", self.db, *asked, code=3)
         _, _, err = call("rerun", self.full().uuid, self.db, "--execute", code=2)
-        self.assertIn("is not run again: unknown option 'analyse' of hvd_bench", err)
+        self.assertIn("is not run again: it computed what a training under PyTorch had measured", err)
 
     def test_readers_check_the_words(self) -> None:
         for column, value in (("device", "jax"), ("schedule", "fsdp")):
