@@ -10,7 +10,7 @@ from typing import Any
 from hvdb.base import data, printable
 from hvdb.base.errors import EXIT_GOOD
 from hvdb.commands import new_parser, selection
-from hvdb.judge import efficiency
+from hvdb.judge import beside_replay, efficiency
 from hvdb.read import published
 from hvdb.show import tables
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     print()
     for note in notes:
         print(note)
-    for line in efficiency.notes(cells, chosen.runs):
+    for line in (*beside_replay.notes(cells, chosen.runs), *efficiency.notes(cells, chosen.runs)):
         printable.say(f"note: {line}")
     for line in chosen.left_out:
         printable.say(f"left out: {line}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvdb.base import data
 from hvdb.base.errors import HvdbError
-from hvdb.judge import efficiency
+from hvdb.judge import beside_replay, efficiency
 from hvdb.judge.comparable import System
 from hvdb.judge.efficiency import EfficiencyRow, Selection
 from hvdb.judge.rank_work import Examined, others_used
@@ -125,6 +125,8 @@ def _summary(parts: Sequence[Measured], evidence: Mapping[str, Evidence]) -> Sec
         what = ", ".join([name(run), ranks, *own, *system])
         rows.append((what, _reached(cell, run), _largest_loss(run), advised[0].do if advised else "-"))
     lines = [f"Every row: {', '.join(common)}. [..]: 95 % interval." if common else "[..]: 95 % interval."]
+    every = [cell for measured in parts for cell in measured.cells]
+    lines += beside_replay.notes(every, [run for measured in parts for run in measured.system.runs])
     busy = [f"{used} ({run.short_id})" for _, _, run in shown if (used := others_used(run))]
     lines += [f"The machine was busy: meanwhile other programs used {', '.join(busy)}."] if busy else []
     lines += [f"Caution: {line}" for line in efficiency.cautions([run for _, _, run in shown])]

@@ -104,6 +104,14 @@ class AnalyseTest(SharedFolderTest):
         _, out, _ = call("history", self.both, code=3)
         self.assertEqual(out.count("INCONCLUSIVE: 0 earlier sessions"), 2)
 
+    def test_beside_its_replay(self) -> None:
+        said = r"loses 44\.7 % .*: waiting for input 0\.4 % .*, the network 4\.1 % .*, the framework 40\.2 %"
+        store = REPOSITORY / "results" / "recorded" / "2026-11-29-torch-efficiency" / "mine.db"
+        _, out, _ = call("efficiency", store, code=0)
+        self.assertRegex(out, f"note: mine on 2 ranks {said}")
+        call("report", store, "-o", self.folder / "beside", code=0)
+        self.assertRegex((self.folder / "beside").read_text(), f"(?m)^- mine .*{said}")
+
     def test_export_has_the_row(self) -> None:
         jsonl, prometheus = self.folder / "x.jsonl", self.folder / "x.prom"
         call("export", self.both, "--jsonl", jsonl, "--prometheus", prometheus, code=0)

@@ -66,12 +66,13 @@ class TrainingTest(FolderTest):
         self.assertEqual({run.device for run in stored}, {"torch"})
         self.assertEqual(done.stdout.count("as before: True"), 2)
 
-    def test_accumulation_and_unused_parameters(self) -> None:
+    def test_accumulation_hooks_and_unused_parameters(self) -> None:
         done = self.train("accumulate", 60)
         (full,) = (run for run in runs.load([self.folder / "x.db"]) if run.phase == "full")
         self.assertEqual(full.batch_size, 16)
         self.assertAlmostEqual(full.step_seconds, 0.6, delta=0.3)
         self.assertIn("note: find_unused_parameters: the search", self.train("unused", 30).stdout)
+        self.assertIn("note: a communication hook is registered", self.train("hook", 30).stdout)
         self.assertEqual(done.stdout.count("as before: True"), 2)
 
     def test_faults_end_all_ranks_with_one_line(self) -> None:
@@ -88,7 +89,7 @@ class TrainingTest(FolderTest):
                     self.assertRegex(done.stdout, rf"(?m)^.*rank {rank} as before: True$")
 
     def test_a_killed_rank_is_named_and_whole_rounds_are_stored(self) -> None:
-        for fault in ("kill-none", "kill-full"):
+        for fault in ("kill-solo", "kill-none", "kill-full"):
             with self.subTest(fault):
                 (self.folder / "x.db").unlink(missing_ok=True)
                 done = self.train(fault, 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from hvdb.base.errors import HvdbError
 from hvdb.torch_efficiency import measure
 
 DB, FAULT, SECONDS = sys.argv[1], sys.argv[2], float(sys.argv[3])
+LAST_OF_A_VISIT = 14  # of the steps with reduction: 3 and 3 at the start, then 2 a round
 
 
 class Sleep(torch.autograd.Function):
@@ -49,6 +52,8 @@ def main() -> None:
     late = 0.2 if FAULT == "backward" and rank == 1 else 0.0
     network = nn.Sequential(*(Layer(late if place == 1 else 0.0) for place in range(5)))
     model = nn.parallel.DistributedDataParallel(network, find_unused_parameters=FAULT == "unused")
+    if FAULT == "hook":
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     begun: list[str] = []
 
@@ -65,6 +70,8 @@ def main() -> None:
         begun.append(phase)
         if f"kill-{phase}" == FAULT and rank == 1 and begun.count(phase) > 12:
             os.kill(os.getpid(), 9)
+        if FAULT == "kill-solo" and rank == 1 and phase == "full" and begun.count(phase) == LAST_OF_A_VISIT:
+            threading.Timer(0.45, os.kill, (os.getpid(), 9)).start()  # its step is over by then, and rank 0 is alone
         if FAULT == "raises" and rank == 1 and len(begun) > 12:
             raise ZeroDivisionError("a fault of mine")
         return model(batch).mean() * (float("nan") if FAULT == "nan" else 1.0)

@@ -1,0 +1,79 @@
+"""Divides what a training by PyTorch loses between its input, its network and its framework.
+
+The replay of its recorded step has the same gradients, but neither framework nor input, so what the replay loses is the
+network's. What the training loses beyond that and its input is the framework's: its reductions beside its compute,
+ranks that slow each other, stragglers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hvdb.base.interval import Interval
+from hvdb.judge.bootstrap import Session, pool
+from hvdb.judge.efficiency import EfficiencyRow, resolved
+from hvdb.read.runs import TORCH, Run
+
+_SAME = ("model", "batch_size", "compute_type")  # columns in which a training and its replay agree
+
+
+def difference(first: Interval, second: Interval) -> Interval:
+    """Returns `first` - `second` for two independent figures, with an interval if both have one, else with a range.
+
+    Source: Zou and Donner, Statistics in Medicine 27 (2008), the method of variance estimates recovery.
+    """
+    value = first.value - second.value
+    if not (first.known and second.known):
+        (lowest, highest), (least, most) = _ends(first), _ends(second)
+        return Interval(value, lowest=lowest - most, highest=highest - least)
+    below = math.hypot(first.value - first.low, second.high - second.value)
+    above = math.hypot(first.high - first.value, second.value - second.low)
+    return Interval(value, value - below, value + above)
+
+
+def _ends(figure: Interval) -> tuple[float, float]:
+    if figure.known:
+        return figure.low, figure.high
+    return (figure.value, figure.value) if figure.lowest is None else (figure.lowest, figure.highest)
+
+
+def notes(cells: Sequence[EfficiencyRow], runs: Sequence[Run]) -> list[str]:
+    """Returns a line for each training by PyTorch and each replay of it on as many ranks and nodes.
+
+    Both efficiencies must be resolved.
+    """
+    by_id = {run.uuid: run for run in runs}
+    full = [cell for cell in cells if cell.kind == "full" and cell.efficiency is not None and resolved(cell.efficiency)]
+    lines = []
+    for training in (cell for cell in full if cell.configuration["device"] == TORCH):
+        for replay in (cell for cell in full if _replays(cell, training)):
+            inputs = [by_id[uuid].decomposition.get("input") for uuid in training.run_ids]
+            lines.append(_line(training, replay, [part.fraction for part in inputs if part]))
+    return lines
+
+
+def _replays(cell: EfficiencyRow, training: EfficiencyRow) -> bool:
+    mine, other = training.configuration, cell.configuration
+    alike = all(mine[column] == other[column] for column in _SAME)
+    return (
+        other["device"] == "replay"
+        and alike
+        and (cell.unit, cell.ranks, cell.nodes) == (training.unit, training.ranks, training.nodes)
+    )
+
+
+def _line(training: EfficiencyRow, replay: EfficiencyRow, inputs: Sequence[Interval]) -> str:
+    whole = Interval(1.0, 1.0, 1.0)
+    network = difference(whole, replay.efficiency)
+    framework = difference(replay.efficiency, training.efficiency)
+    waited = ""
+    if inputs:
+        waiting = pool([Session(part.value, part.low, part.high) for part in inputs])
+        # Efficiency and input of one run are not independent, but where one is high the other is low: too wide at most.
+        framework, waited = difference(framework, waiting), f"waiting for input {waiting.text(unit=' %')}, "
+    return (
+        f"{training.model} on {training.ranks} ranks loses {difference(whole, training.efficiency).text(unit=' %')}: "
+        f"{waited}the network {network.text(unit=' %')}, as its replay does, the framework "
+        f"{framework.text(unit=' %')}, the rest"
+    )
