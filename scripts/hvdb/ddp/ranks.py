@@ -11,6 +11,7 @@ from typing import Any
 from hvdb.base.errors import HvdbError
 
 _LOOK_SECONDS = 0.002  # between two looks at the store: a waiting rank sleeps
+_ABSENT = "-"  # no rank says this: what they say is JSON
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Ranks:
         """Returns what `rank` said; None if it has said nothing after `patience` seconds."""
         name, end = f"{self.prefix}/{key}/{rank}", time.monotonic() + patience
         try:
-            while not self.store.check([name]):
+            while not self._has(name):
                 if time.monotonic() >= end:
                     return None
                 time.sleep(_LOOK_SECONDS)
@@ -44,6 +45,13 @@ class Ranks:
                 f"the store of the process group is gone, and with it the rank or the launcher that served "
                 f"it: {line(error)}"
             ) from error
+
+    def _has(self, name: str) -> bool:
+        if hasattr(self.store, "check"):
+            return self.store.check([name])
+        # PyTorch 2.1 has no check() for Python. Where there is no such name, compare_set() returns what it is told to
+        # expect, and writes nothing unless that is empty.
+        return self.store.compare_set(name, _ABSENT, _ABSENT) != _ABSENT.encode()
 
     def all(self, key: str, ranks: Sequence[int], about: str) -> list[dict[str, Any]]:
         """Returns what each of `ranks` said. Errors: HvdbError with the ranks that failed, or said nothing."""

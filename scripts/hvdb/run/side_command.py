@@ -157,11 +157,6 @@ def work_of(text: str, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return command, require_options(words[len(command) :], name)
 
 
-def split_options(text: str, name: str) -> tuple[str, ...]:
-    """Splits `text` into words and checks them with require_options(). Errors: HvdbError."""
-    return require_options(split_words(text, name), name)
-
-
 def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
     """Returns `words` if they are options and none of them is in _OWN. Errors: HvdbError."""
     for word in words:

@@ -544,7 +544,7 @@ class RealTest(unittest.TestCase):
     @unittest.skipUnless(os.environ.get("HVD_BENCH"), "needs HVD_BENCH, a built hvd_bench")
     def test_a_short_gate(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            work = "--model resnet50 --image-size 32 --batch-size 1 --threads 1 --ranks 2 --num-warmup-batches 1"
+            work = f"--replay {REPOSITORY}/tests/cli/sleep.replay --ranks 2 --num-warmup-batches 1"
             words = ["--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency", "--pairs", 6, "--threshold", 90]
             done = execute(SCRIPTS / "gate", *words, "--db", "g.db", "--seconds", 5, timeout=HANG, cwd=folder)
             self.assertIn(done.returncode, (0, 3), done.stdout + done.stderr)

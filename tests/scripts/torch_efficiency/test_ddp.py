@@ -38,6 +38,24 @@ class Store:
         return self.values[key].encode()
 
 
+class OldStore:
+    """The store of PyTorch 2.1, as it was seen to behave."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if expected and self.values.get(key, expected) == expected:
+            return expected.encode()
+        return self.values[key].encode()
+
+
 class FakeSteps:
     """Steps of a rank that take no time. fails: the phase whose second visit raises. dies: it says nothing instead."""
 
@@ -63,7 +81,7 @@ class SessionTest(unittest.TestCase):
     SIZE = 3
 
     def lead(
-        self, others: dict[int, str], mine: str = "", seconds: float = 1000, store: Store | None = None
+        self, others: dict[int, str], mine: str = "", seconds: float = 1000, store: Store | OldStore | None = None
     ) -> tuple[Session, list]:
         """Runs a session whose ranks are threads. others: rank -> the phase in which it fails. Returns also what each
         rank raised."""
@@ -103,6 +121,13 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(len(leader.rounds), session.ROUNDS)
         self.assertEqual([len(leader.rounds[0][phase]) for phase in (SOLO, NONE, FULL)], [1, 3, 3])
         self.assertEqual(len(leader.rounds[0][FULL][2]["step_seconds"]), 2, "0.25 s of steps of 0.1 s")
+
+    def test_a_store_that_cannot_check(self) -> None:
+        leader, raised = self.lead({}, store=OldStore())
+        self.assertEqual((raised, len(leader.rounds)), ([None] * self.SIZE, session.ROUNDS))
+        ranks = Ranks(OldStore(), 0, 2, 0.3, "x")
+        self.assertIsNone(ranks.hear("hello", 1, 0.01))
+        self.assertEqual(ranks.store.values, {})
 
     def test_a_rank_that_fails_is_named_and_ends_the_others(self) -> None:
         for phase in (NONE, FULL):
