@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdb.base import data, edge
+from hvdb.base import data, edge, printable
 from hvdb.base.errors import HvdbError
 from hvdb.ddp.ranks import Ranks, line, listed
 from hvdb.ddp.samples import samples_text
@@ -78,12 +78,18 @@ def _require_training(torch: Any, model: Any, optimizer: Any, loss: Any) -> None
         raise HvdbError("loss must be a function of (model, batch) that returns the loss")
 
 
+def _comm_hook(model: Any) -> str:
+    """Returns the name of the model's communication hook, "" if it has none."""
+    told = getattr(model, "_get_ddp_logging_data", dict)()
+    return printable.terminal(str(told.get("comm_hook") or ""))[:100]
+
+
 def _notes(model: Any, steps: Steps) -> list[str]:
     notes = []
     if getattr(model, "find_unused_parameters", False):
         notes.append("find_unused_parameters: the search for them counts as compute slowed by overlap")
-    if getattr(model, "_comm_hooks", None):
-        notes.append("a communication hook is registered: its work counts as the reduction's")
+    if hook := _comm_hook(model):
+        notes.append(f"the communication hook {hook} is registered: its work counts as the reduction's")
     if steps.feed.restarts:
         notes.append(f"the loader was begun again {steps.feed.restarts} times, which is not in the times")
     if steps.feed.queue:
@@ -107,7 +113,7 @@ def _facts(torch: Any, model: Any, notes: Sequence[str]) -> dict[str, tuple[bool
         "torch.ddp.bucket_bytes": (True, str(bucket) if bucket else ""),
         "torch.ddp.gradient_as_bucket_view": (True, str(getattr(model, "gradient_as_bucket_view", "")).lower()),
         "torch.ddp.find_unused_parameters": (True, str(getattr(model, "find_unused_parameters", "")).lower()),
-        "torch.ddp.comm_hook": (True, "yes" if getattr(model, "_comm_hooks", None) else "no"),
+        "torch.ddp.comm_hook": (True, _comm_hook(model) or "no"),
         "torch.deterministic": (True, str(torch.are_deterministic_algorithms_enabled()).lower()),
     }
     for number, note in enumerate(notes, 1):

@@ -112,6 +112,9 @@ SessionResult analyse_samples(SamplesText samples, const Provenance& program, co
   }
   RunRecord& full = result.runs.back();
   full.decomposition = analysis.rows;
+  std::erase_if(full.decomposition, [](const DecompositionRow& row) {
+    return row.component == "control_plane";  // nothing is negotiated there
+  });
   full.efficiency_replicates = analysis.efficiency_replicates;
   result.notes.push_back(exposed_text(analysis, samples.exposed));
   add(full, "measurement.exposed_communication", result.notes.back());

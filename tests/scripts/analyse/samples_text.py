@@ -34,7 +34,6 @@ ROWS = {
     "input": 0.02,
     "stragglers": 0.11,
     "exposed_communication": 0.01,
-    "control_plane": 0.0,
     "overlap_slowdown": 0.0,
     "update": 0.0,
     "residual": 0.0,

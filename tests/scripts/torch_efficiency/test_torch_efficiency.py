@@ -72,7 +72,7 @@ class TrainingTest(FolderTest):
         self.assertEqual(full.batch_size, 16)
         self.assertAlmostEqual(full.step_seconds, 0.6, delta=0.3)
         self.assertIn("note: find_unused_parameters: the search", self.train("unused", 30).stdout)
-        self.assertIn("note: a communication hook is registered", self.train("hook", 30).stdout)
+        self.assertIn("note: the communication hook allreduce_hook is registered", self.train("hook", 30).stdout)
         self.assertEqual(done.stdout.count("as before: True"), 2)
 
     def test_faults_end_all_ranks_with_one_line(self) -> None:
