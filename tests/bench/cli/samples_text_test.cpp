@@ -272,7 +272,7 @@ TEST(Analysis, ThreeRunsOfOneSession) {
   EXPECT_DOUBLE_EQ(full.images_per_second->value, 16);
   EXPECT_DOUBLE_EQ(*full.final_loss, 2);
   EXPECT_FALSE(none.final_loss);
-  EXPECT_EQ(full.decomposition.size(), kComponents.size());
+  EXPECT_EQ(full.decomposition.size(), kComponents.size() - 1);  // all but control_plane
   EXPECT_EQ(full.decomposition[2].component, "input");
   EXPECT_DOUBLE_EQ(full.decomposition[2].fraction, 0.125);
   EXPECT_TRUE(full.ranks[0].samples.control.empty()) << "nobody measured it";
