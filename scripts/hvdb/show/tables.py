@@ -106,7 +106,8 @@ _NOTES = (
     " it can; an estimate from stored times, '-' where they are missing.",
     "[..]: 95 % bootstrap interval; of one session as the program stored it, over steps or rounds; from five"
     " sessions on over sessions (the median of which is shown).",
-    "trained by PyTorch: the efficiency is relative to one rank alone that never waits for its input.",
+    "trained by PyTorch: the efficiency is relative to one rank alone that never waits for its input; no reduction"
+    " compares steps with theirs.",
     f"not resolved: there is no interval, or it is wider than {100 * names.WIDEST_EFFICIENCY:.0f} points.",
 )
 
