@@ -68,9 +68,8 @@ std::string phase_table(const SessionResult& result) {
                     run.measured_steps, weak ? " *" : "", run.status == RunStatus::kIncomplete ? "  (incomplete)" : "");
   }
   if (few) {
-    text +=
-        fmt::format("* fewer than {} samples: too few for an interval to be relied on; measure longer (--max-time)\n",
-                    kMinToBelieve);
+    text += fmt::format("* fewer than {} samples: too few for an interval to be relied on; measure longer ({})\n",
+                        kMinToBelieve, result.runs.front().device == "torch" ? "seconds=" : "--max-time");
   }
   return text;
 }

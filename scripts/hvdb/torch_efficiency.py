@@ -33,6 +33,7 @@ from hvdb.ddp.samples import samples_text
 from hvdb.ddp.session import Session, Told, follow
 from hvdb.ddp.steps import Feed, State, Steps
 from hvdb.pytorch.clock import DeviceClock, HostClock
+from hvdb.pytorch.device import device_name
 from hvdb.pytorch.training import TYPES, Loss
 from hvdb.pytorch.units import units_of
 from hvdb.read import replay_profile
@@ -72,6 +73,8 @@ def _require_training(torch: Any, model: Any, optimizer: Any, loss: Any) -> None
         raise HvdbError(f"model must be a DistributedDataParallel, not {type(model).__name__}")
     if getattr(model, "static_graph", False):
         raise HvdbError("static_graph: PyTorch then expects every step to reduce; make the model without it to measure")
+    if not any(parameter.requires_grad for parameter in model.module.parameters()):
+        raise HvdbError("the model has no parameter that requires a gradient")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise HvdbError(f"optimizer must be a torch.optim.Optimizer that was made, not {type(optimizer).__name__}")
     if not callable(loss):
@@ -108,8 +111,10 @@ def _notes(model: Any, steps: Steps) -> list[str]:
 def _facts(torch: Any, model: Any, notes: Sequence[str]) -> dict[str, tuple[bool, str]]:
     """Returns fact -> (True if it can change the result, value)."""
     bucket = getattr(model, "bucket_bytes_cap", None)
+    device = next(model.module.parameters()).device
     facts = {
         "torch.version": (True, str(torch.__version__)),
+        ("gpu.name" if device.type == "cuda" else "cpu.model"): (True, device_name(torch, device)),
         "torch.ddp.bucket_bytes": (True, str(bucket) if bucket else ""),
         "torch.ddp.gradient_as_bucket_view": (True, str(getattr(model, "gradient_as_bucket_view", "")).lower()),
         "torch.ddp.find_unused_parameters": (True, str(getattr(model, "find_unused_parameters", "")).lower()),
@@ -153,17 +158,19 @@ def measure(
     units: int | None = None,
     name: str = "",
     accumulate: int = 1,
-    compute_type: str = "fp32",
+    compute_type: str | None = None,
     seconds: float = 120,
     deadline: float = 60,
 ) -> str:
     """Measures the training of all ranks and adds it to the store `db`. Returns the table on rank 0, "" on the others.
 
     All ranks call it alike. model: a DistributedDataParallel. batches: a loader, which is begun again at its end.
-    loss(model, batch): runs the forward pass and returns a scalar tensor. unit, units: what a step of one rank works on
-    and how many of them (default: the first length of its first batch, times `accumulate`). name: of the network
-    (default: its class). compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64". seconds: cap on the measurement.
-    deadline: seconds after which a rank that does not answer is lost.
+    loss(model, batch): runs the forward pass of the model that it is given, which is the DistributedDataParallel or,
+    where nothing is reduced, the module in it, and returns a scalar tensor. unit, units: what a step of one rank works
+    on and how many of them (default: the first length of its first batch, times `accumulate`). name: of the network
+    (default: the name of `db` without its end). compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64" (default: that
+    of autocast, else of the parameters). seconds: cap on the measurement. deadline: seconds after which a rank that
+    does not answer is lost; where one hangs, a reduction ends by the timeout of the process group.
     Weights, buffers, gradients, modes, optimizer and PyTorch's random generators are afterwards as they were; meanwhile
     there is a second copy of weights and optimizer.
     Errors: HvdbError (hvdb.base.errors), one line, on every rank; whatever loss(), backward or the optimizer raise.
@@ -184,12 +191,12 @@ def measure(
     device = parameters[0].device
     clock = DeviceClock(torch.cuda, device) if device.type == "cuda" else HostClock()
     feed = Feed(batches)
-    steps = Steps(torch, model, feed, loss, optimizer, accumulate, clock)
+    steps = Steps(torch, model, feed, loss, optimizer, accumulate, clock, device.type)
     state = State(torch, model, optimizer)
     try:
         with steps.hooked():
             with _telling(ranks):
-                program = _program() if ranks.rank == 0 else None
+                program = _program(Path(db)) if ranks.rank == 0 else None
                 ranks.say(
                     "hello",
                     units=units or _units(model, feed) * accumulate,
@@ -204,7 +211,7 @@ def measure(
                 return ""
             session = Session(ranks, steps, state, seconds, hellos)
             header = {
-                "model": replay_profile.model_name(name or type(model.module).__name__),
+                "model": replay_profile.model_name(name or Path(db).stem),
                 "unit": unit,
                 "units_per_rank": same,
                 "device": "torch",
@@ -236,23 +243,33 @@ def _telling(ranks: Ranks) -> Iterator[None]:
         raise
 
 
-def _program() -> Path:
-    """Returns hvd_bench. Errors: HvdbError if there is none, or if it is too old. Checked before minutes of steps."""
+def _program(db: Path) -> Path:
+    """Returns hvd_bench, which will write `db`. Checked before minutes of steps.
+
+    Errors: HvdbError if there is none, if it is too old, or if there is no folder for `db`.
+    """
+    if not db.parent.is_dir():
+        raise HvdbError(f"{db}: there is no folder {db.parent}")
     program = data.find_program()
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        raise HvdbError(f"HVD_BENCH: no program at {program}: run scripts/build, or name another")
     if subprocess.run([str(program), "analyse", "--help"], capture_output=True, check=False).returncode != 0:
         raise HvdbError(f"{program} has no command analyse: it is older than this hvdb; set HVD_BENCH to a newer one")
     return program
 
 
-def _require_words(unit: Any, units: Any, compute_type: Any, *numbers: Any) -> None:
+def _require_words(unit: Any, units: Any, compute_type: Any, accumulate: Any, *seconds: Any) -> None:
     """Errors: HvdbError for a value that hvd_bench analyse would refuse after minutes."""
     if not (isinstance(unit, str) and re.fullmatch("[a-z]{1,20}", unit)):
         raise HvdbError(f"unit {unit!r:.40}: must be one word of small letters, such as 'sequences'")
-    if compute_type not in TYPES.values() and compute_type != "tf32":
+    if compute_type not in (None, *TYPES.values(), "tf32"):
         raise HvdbError(f"compute_type {compute_type!r:.40}: must be one of fp32, tf32, bf16, fp16, fp64")
-    for number in (*([] if units is None else [units]), *numbers):
+    for name, number in (("units", 1 if units is None else units), ("accumulate", accumulate)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= replay_profile.MAX_UNITS:
+            raise HvdbError(f"{name} {number!r:.40}: must be a whole number from 1 to {replay_profile.MAX_UNITS}")
+    for number in seconds:
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
-            raise HvdbError(f"units, accumulate, seconds and deadline must be numbers above 0, not {number!r:.40}")
+            raise HvdbError(f"seconds and deadline must be numbers above 0, not {number!r:.40}")
 
 
 def _units(model: Any, feed: Feed) -> int:
@@ -295,6 +312,7 @@ def _lead(session: Session, db: Path, header: dict[str, Any], program: Path) -> 
     table = ""
     if session.rounds:
         steps = session.steps
+        header["compute_type"] = header["compute_type"] or steps.computes
         facts = _facts(steps.torch, steps.model, notes := _notes(steps.model, steps))
         hosts = [(one["local_rank"], one["host"]) for one in session.hellos]
         text = samples_text(header, facts, hosts, session.rounds, estimated=steps.estimated)

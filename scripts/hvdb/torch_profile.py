@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import operator
 import os
-import platform
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 from hvdb.base import whole_file
 from hvdb.base.errors import HvdbError
 from hvdb.pytorch.clock import DeviceClock, HostClock
+from hvdb.pytorch.device import device_name
 from hvdb.pytorch.saved import listed
-from hvdb.pytorch.training import BACKWARD, FORWARD, TYPES, UPDATE, UPDATED, Training
+from hvdb.pytorch.training import BACKWARD, FORWARD, UPDATE, UPDATED, Training
 from hvdb.pytorch.units import units_of
 from hvdb.read import replay_profile
 
@@ -89,14 +89,6 @@ def _whole(number: object, name: str, most: int) -> int:
     if not 1 <= value <= most or isinstance(number, bool):
         raise HvdbError(f"{name} {number!r:.40}: must be a whole number from 1 to {most}")
     return value
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _record_steps(
@@ -178,8 +170,7 @@ def record(
     training = Training(torch, model, batch, loss, optimizer, accumulate)
     if units is None:
         units = units_of(batch, training.sequence_first) * accumulate
-    on_gpu = training.device.type == "cuda"
-    where = torch.cuda.get_device_name(training.device) if on_gpu else _processor()
+    on_gpu, where = training.device.type == "cuda", device_name(torch, training.device)
     header = replay_profile.Header(
         model=replay_profile.model_name(name or file.stem),
         unit=unit,
@@ -191,7 +182,7 @@ def record(
     replay_profile.check_header(header)
     with training.restored() as changed:
         found_type = training.look()
-        header = dataclasses.replace(header, compute_type=compute_type or TYPES.get(found_type, found_type))
+        header = dataclasses.replace(header, compute_type=compute_type or found_type)
         sizes = [(parameter_name, parameter.numel()) for parameter_name, parameter in training.named]
         trial = replay_profile.Step([1 / 3] * len(sizes), [1 / 3] * len(sizes), 1 / 3, 1 / 3, 1 / 3)
         replay_profile.text(header, sizes, [trial])  # refuses what no reader takes before the steps are run

@@ -198,6 +198,13 @@ class RulesTest(unittest.TestCase):
         self.assertIn("workers of the loader", said.do)
         self.assertIsNone(advice.waiting_for_input(evidence(make_run({"update": part(0.1)}))))
 
+    def test_a_training_by_pytorch_whose_reductions_cost_much_is_to_be_replayed(self) -> None:
+        parts = {"exposed_communication": part(0.1), "overlap_slowdown": part(0.2)}
+        (said,) = advice.advise(evidence(make_run(parts, device="torch")))
+        self.assertIn("reductions cost 20.0 %", said.why)
+        self.assertIn("record a step and replay it", said.do)
+        self.assertIsNone(advice.not_replayed(evidence(make_run({"input": part(0.1)}, device="torch"))))
+
     def test_overlap_slowdown(self) -> None:
         parts = {"overlap_slowdown": part(0.1)}
         said = str(advice.overlap_slowdown(evidence(make_run(parts, {"cpu.cores": 32}))))
@@ -259,7 +266,8 @@ class RulesTest(unittest.TestCase):
             for name, value in vars(advice).items()
             if callable(value) and getattr(value, "__annotations__", {}).get("evidence") == "Evidence"
         }
-        self.assertEqual(rules - {"advise", "_part"}, {rule.__name__ for rule in advice.RULES})
+        asked = {rule.__name__ for rule in (*advice.RULES, *advice.TORCH_RULES)}
+        self.assertEqual(rules - {"advise", "_part"}, asked)
 
     def test_the_advice_about_the_largest_loss_is_first(self) -> None:
         parts = {"residual": part(0.05), "control_plane": part(0.04), "overlap_slowdown": part(0.2)}

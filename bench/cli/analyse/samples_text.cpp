@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -18,7 +17,8 @@ namespace {
 
 constexpr std::string_view kFirstLine = "hvd-samples 1";
 // No real training exceeds these limits. They keep the memory of a text below 1 GB.
-constexpr double kLongestStep = 86400, kShortestStep = 1e-9;
+constexpr double kLongestStep = 86400, kShortestStep = 1e-9, kLargestLoss = 1e100;
+constexpr double kRounding = 1e-6;  // of the sum of a step's parts
 constexpr std::size_t kMostSteps = 1'000'000, kMostRanks = 4096, kMostRounds = 1000, kMostFacts = 256;
 constexpr std::size_t kSeriesOfARank = 6, kLinesOfARank = kSeriesOfARank + 1;
 constexpr LineReader::Limits kLimits{.lines = (kLinesOfARank + 1) * kMostSteps,
@@ -107,7 +107,9 @@ class SamplesParser : LineReader {
   std::string time() {
     const std::string_view value = word();
     const auto fits = [](char c, char form) { return form == 'd' ? c >= '0' && c <= '9' : c == form; };
-    if (!std::equal(value.begin(), value.end(), kTimeForm.begin(), kTimeForm.end(), fits)) {
+    const bool has_form = std::equal(value.begin(), value.end(), kTimeForm.begin(), kTimeForm.end(), fits);
+    const auto below = [value](std::size_t at, std::string_view limit) { return value.substr(at, 2) < limit; };
+    if (!has_form || !below(5, "13") || !below(8, "32") || !below(11, "24") || !below(14, "60") || !below(17, "61")) {
       fail(fmt::format("'{:.40}' is not a time such as 2026-11-20T20:56:00.123Z", value));
     }
     return std::string(value);
@@ -199,8 +201,20 @@ class SamplesParser : LineReader {
     }
     if (full && here("exposed_seconds", exposed_)) series("exposed_seconds", samples.exposed);
     series("update_seconds", samples.update);
-    if (full && here("loss", loss_)) series("loss", samples.loss, std::numeric_limits<double>::max());
+    require_whole(samples);
+    if (full && here("loss", loss_)) series("loss", samples.loss, kLargestLoss);
     return samples;
+  }
+
+  /// The caller has just read the last part of the steps.
+  void require_whole(const RankSamples& samples) const {
+    for (std::size_t i = 0; i < samples.step.size(); ++i) {
+      const double input = samples.input.empty() ? 0 : samples.input[i];
+      const double parts = input + samples.compute[i] + samples.exposed[i] + samples.update[i];
+      if (parts <= samples.step[i] * (1 + kRounding) + kShortestStep) continue;
+      fail(fmt::format("the lines above: the parts of step {} take {:g} s, and the step takes {:g} s", i + 1, parts,
+                       samples.step[i]));
+    }
   }
 
   /// Returns true if the line is `key`, which stands in all places or in none; `given`: as in the first place.

@@ -28,11 +28,15 @@
 //   round N                            1 to 1,000 rounds, from 1 on; phases solo, none and full of each
 //   phase solo | none | full
 //   rank R                             rank 0 in phase solo, all ranks in the others; its series have equally many
-//   samples step_seconds X X ...               on all ranks of a phase of a round [input_seconds X X ...] part of the
-//   step in which it waits for its batch; in all phases or in none compute_seconds X X ...            forward and
-//   backward; without the waits for reductions if exposed_seconds follows [exposed_seconds X X ...]          waits for
-//   reductions; in phase full alone, in all rounds or in none update_seconds X X ... [loss X X ...] in phase full
-//   alone, in all rounds or in none end N                              number of rounds
+//                                      samples on all ranks of a phase of a round. The parts of a step are no longer
+//                                      than the step
+//   step_seconds X X ...
+//   [input_seconds X X ...]            part of the step in which it waits for its batch; in all phases or in none
+//   compute_seconds X X ...            forward and backward; without waits for reductions if exposed_seconds follows
+//   [exposed_seconds X X ...]          waits for reductions; in phase full alone, in all rounds or in none
+//   update_seconds X X ...
+//   [loss X X ...]                     in phase full alone, in all rounds or in none
+//   end N                              number of rounds
 //
 // The last round of an incomplete training may end after phase solo or none, but not the first round.
 // Limits: 256 MiB, and 1,000,000 steps, counted on each rank.

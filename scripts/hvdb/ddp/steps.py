@@ -12,7 +12,7 @@ from typing import Any
 from hvdb.base.errors import HvdbError
 from hvdb.pytorch.clock import HostClock
 from hvdb.pytorch.saved import Saved
-from hvdb.pytorch.training import Loss, require_finite
+from hvdb.pytorch.training import Loss, computed_type, require_finite, require_scalar
 
 SOLO, NONE, FULL = "solo", "none", "full"
 SERIES = ("step_seconds", "input_seconds", "compute_seconds", "exposed_seconds", "update_seconds", "loss")
@@ -69,6 +69,7 @@ class Feed:
 class Steps:
     """Runs steps of one rank and keeps their times. accumulate: passes of forward and backward in a step.
 
+    device: "cpu" or "cuda". computes: the type in which the first step computed, "" before.
     estimated: True if some step did not tell when its last gradient was ready, so that exposed communication can only
     be the step with reduction less the step without.
     """
@@ -80,10 +81,14 @@ class Steps:
     optimizer: Any
     accumulate: int
     clock: HostClock
+    device: str = "cpu"
     estimated: bool = False
+    computes: str = ""
+    _phase: str = FULL
 
     def one(self, phase: str) -> dict[str, float]:
         """Runs one step. Returns series -> value. Errors: HvdbError; whatever the user's code raises."""
+        self._phase = phase
         taken = [self.feed.next() for _ in range(self.accumulate)]
         waited = sum(seconds for _, seconds in taken)
         network = self.model if phase == FULL else self.model.module
@@ -91,7 +96,7 @@ class Steps:
         for number, (batch, _) in enumerate(taken, 1):
             reduces = phase == FULL and number == self.accumulate
             with contextlib.nullcontext() if reduces or phase != FULL else self.model.no_sync():
-                value = self.loss(network, batch)
+                value = self._forward(network, batch)
                 self.clock.mark(_FORWARD)
                 (value if self.accumulate == 1 else value / self.accumulate).backward()
         self.clock.mark(_BACKWARD)
@@ -104,6 +109,22 @@ class Steps:
         ready = min(marks.get(_READY, marks[_BACKWARD]), marks[_BACKWARD])
         times = (waited + marks[_UPDATED], waited, ready, marks[_BACKWARD] - ready, marks[_UPDATED] - marks[_BACKWARD])
         return dict(zip(SERIES, (*times, float(value.detach())), strict=True))
+
+    def _forward(self, network: Any, batch: Any) -> Any:
+        if self.computes:
+            value = self.loss(network, batch)
+        else:
+            with computed_type(self.torch, self.model.module, self.device) as found:
+                value = self.loss(network, batch)
+                self.computes = found()
+        require_scalar(self.torch, value)
+        return value
+
+    def _require_phase(self, *_: object) -> None:
+        if self._phase != FULL:
+            raise HvdbError(
+                "loss() ran the DistributedDataParallel where nothing may be reduced: run the model that it is given"
+            )
 
     def visit(self, phase: str, discard: int, steps: int) -> dict[str, list[float]]:
         """Runs `discard` steps that do not count and then `steps` that do. Returns series -> values."""
@@ -121,6 +142,7 @@ class Steps:
             for parameter in self.model.module.parameters()
             if parameter.requires_grad
         ]
+        handles.append(self.model.register_forward_pre_hook(self._require_phase))
         try:
             yield
         finally:
@@ -133,18 +155,28 @@ class State:
 
     def __init__(self, torch: Any, model: Any, optimizer: Any) -> None:
         self._torch, self._optimizer = torch, optimizer
-        self._model = Saved(torch, model, list(model.parameters()), weights=True)
+        self._parameters = list(model.parameters())
+        self._model = Saved(torch, model, self._parameters, weights=True)
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        # They may view the buckets, which every step writes.
+        self._gradients = [(gradient, gradient.detach().clone()) for gradient in gradients]
         self._of_optimizer = copy.deepcopy(optimizer.state_dict())
         self._random = torch.get_rng_state()
         self._of_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
 
     def weights(self) -> None:
-        """Gives the model its weights and buffers back, so that ranks that trained apart agree again."""
+        """Gives the model its weights and buffers back, so that ranks that trained apart agree again, and no gradients:
+        backward would add to those from before."""
         self._model.restore()
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def everything(self) -> None:
         """Gives everything back."""
         self._model.restore()
+        with self._torch.no_grad():
+            for gradient, values in self._gradients:
+                gradient.copy_(values)
         self._optimizer.load_state_dict(self._of_optimizer)
         self._torch.set_rng_state(self._random)
         if self._of_devices is not None:

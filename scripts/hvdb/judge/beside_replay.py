@@ -8,14 +8,14 @@ ranks that slow each other, stragglers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hvdb.base.interval import Interval
 from hvdb.judge.bootstrap import Session, pool
 from hvdb.judge.efficiency import EfficiencyRow, resolved
 from hvdb.read.runs import TORCH, Run
 
-_SAME = ("model", "batch_size", "compute_type")  # columns in which a training and its replay agree
+_SAME = ("batch_size", "compute_type")  # columns in which a training and its replay agree, beside name or parameters
 
 
 def difference(first: Interval, second: Interval) -> Interval:
@@ -47,18 +47,20 @@ def notes(cells: Sequence[EfficiencyRow], runs: Sequence[Run]) -> list[str]:
     full = [cell for cell in cells if cell.kind == "full" and cell.efficiency is not None and resolved(cell.efficiency)]
     lines = []
     for training in (cell for cell in full if cell.configuration["device"] == TORCH):
-        for replay in (cell for cell in full if _replays(cell, training)):
+        for replay in (cell for cell in full if _replays(cell, training, by_id)):
             inputs = [by_id[uuid].decomposition.get("input") for uuid in training.run_ids]
             lines.append(_line(training, replay, [part.fraction for part in inputs if part]))
     return lines
 
 
-def _replays(cell: EfficiencyRow, training: EfficiencyRow) -> bool:
+def _replays(cell: EfficiencyRow, training: EfficiencyRow, by_id: Mapping[str, Run]) -> bool:
+    """Returns whether `cell` replays the step of `training`: both have one name, or equally many parameters."""
     mine, other = training.configuration, cell.configuration
-    alike = all(mine[column] == other[column] for column in _SAME)
+    parameters, elements = (by_id[row.run_ids[-1]].parameters for row in (training, cell))
     return (
         other["device"] == "replay"
-        and alike
+        and (mine["model"] == other["model"] or parameters == elements)
+        and all(mine[column] == other[column] for column in _SAME)
         and (cell.unit, cell.ranks, cell.nodes) == (training.unit, training.ranks, training.nodes)
     )
 

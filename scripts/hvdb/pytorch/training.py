@@ -41,6 +41,52 @@ def require_finite(loss: Any) -> None:
         raise HvdbError(f"the loss is {float(loss.detach())}, so the step is none of a training")
 
 
+def require_scalar(torch: Any, value: Any) -> None:
+    """Errors: HvdbError if backward cannot begin at what loss() returned."""
+    if not isinstance(value, torch.Tensor):
+        raise HvdbError(f"loss() must return a scalar tensor, not {type(value).__name__}")
+    if value.numel() != 1 or not value.is_floating_point():
+        raise HvdbError(f"loss() must return a scalar, not {value.dtype} of shape {tuple(value.shape)}")
+    if not value.requires_grad:
+        raise HvdbError("the loss depends on no parameter that requires a gradient (or gradients are disabled)")
+
+
+def _is_scripted(torch: Any, module: Any) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+@contextlib.contextmanager
+def computed_type(torch: Any, model: Any, device: str) -> Iterator[Callable[[], str]]:
+    """Yields a function that returns the type in which the forward pass inside the `with` computed: that of autocast,
+    else of most parameters."""
+    modules = [one for one in model.modules() if not _is_scripted(torch, one)]  # these take no hook
+    if any(map(_is_compiled, modules)):  # a hook inside a compiled module would be compiled
+        modules = [] if getattr(model, "_compiled_call_impl", None) else [model]
+    seen: set[str] = set()
+
+    def see(*_: object) -> None:
+        seen.add(_autocast(torch, device))
+
+    def found() -> str:
+        kind = next(iter(sorted(seen - {""})), "") or _type_of_most(model)
+        return TYPES.get(kind, kind)
+
+    with contextlib.ExitStack() as hooks:
+        for module in modules:
+            hooks.callback(module.register_forward_pre_hook(see).remove)
+        yield found
+
+
+def _type_of_most(model: Any) -> str:
+    """Returns the type of most elements of the parameters."""
+    sizes: dict[str, int] = {}
+    for parameter in model.parameters():
+        kind = str(parameter.dtype).removeprefix("torch.")
+        sizes[kind] = sizes.get(kind, 0) + parameter.numel()
+    # Parameters of other types only store what is computed in one of these, such as a base of 4 bits.
+    return max(sizes.keys() & TYPES.keys() or sizes, key=lambda kind: sizes[kind])
+
+
 class Training:
     """A model with all that one of its steps needs. Finds out in the first step what cannot be recorded."""
 
@@ -117,12 +163,7 @@ class Training:
     def forward(self) -> Any:
         """Returns the loss. Errors: HvdbError if backward cannot begin at it."""
         value = self._loss(self._model, self._batch)
-        if not isinstance(value, self._torch.Tensor):
-            raise HvdbError(f"loss() must return a scalar tensor, not {type(value).__name__}")
-        if value.numel() != 1 or not value.is_floating_point():
-            raise HvdbError(f"loss() must return a scalar, not {value.dtype} of shape {tuple(value.shape)}")
-        if not value.requires_grad:
-            raise HvdbError("the loss depends on no parameter that requires a gradient (or gradients are disabled)")
+        require_scalar(self._torch, value)
         return value
 
     def run(self, clock: HostClock) -> None:
@@ -145,17 +186,7 @@ class Training:
     def look(self) -> str:
         """Runs one step without update. Returns the type in which it computes. Errors: HvdbError if a gradient cannot
         be recorded; what the user's code raises."""
-        modules = [one for one in self._model.modules() if not self._is_scripted(one)]  # these take no hook
-        if any(map(_is_compiled, modules)):  # a hook inside a compiled module would be compiled
-            modules = [] if getattr(self._model, "_compiled_call_impl", None) else [self._model]
-        seen: set[str] = set()
-
-        def see(*_: object) -> None:
-            seen.add(_autocast(self._torch, self.device.type))
-
-        with contextlib.ExitStack() as hooks:
-            for module in modules:
-                hooks.callback(module.register_forward_pre_hook(see).remove)
+        with computed_type(self._torch, self._model, self.device.type) as found:
             self.clear()
             value = self.forward()
             if early := [name for name, p in self.named if p.grad is not None]:
@@ -166,7 +197,7 @@ class Training:
             require_finite(value)
         self._evaluates = not self._model.training
         self._check_gradients()
-        return next(iter(sorted(seen - {""})), self._type_of_most())
+        return found()
 
     def _check_gradients(self) -> None:
         """Errors: HvdbError if the first pass gave gradients that cannot be recorded."""
@@ -180,18 +211,6 @@ class Training:
         sparse = [name for name, p in self.named if p.grad is not None and p.grad.layout != self._torch.strided]
         if sparse:
             raise HvdbError(f"the gradient of {listed(sparse)} is sparse, which replays do not know; make it dense")
-
-    def _type_of_most(self) -> str:
-        """Returns the type of most elements of the parameters."""
-        sizes: dict[str, int] = {}
-        for parameter in self._model.parameters():
-            kind = str(parameter.dtype).removeprefix("torch.")
-            sizes[kind] = sizes.get(kind, 0) + parameter.numel()
-        # Parameters of other types only store what is computed in one of these, such as a base of 4 bits.
-        return max(sizes.keys() & TYPES.keys() or sizes, key=lambda kind: sizes[kind])
-
-    def _is_scripted(self, module: Any) -> bool:
-        return isinstance(module, self._torch.jit.ScriptModule)
 
     def require_gradients(self) -> None:
         """Lets the parameters require gradients again, as at first, in case that the first step left some without."""
@@ -223,7 +242,7 @@ class Training:
             made.append(
                 "a compiled graph hands over its gradients together at its end; give compute_type= if it uses autocast"
             )
-        if self._is_scripted(self._model):
+        if _is_scripted(self._torch, self._model):
             made.append("a scripted model hides the type in which it computes; give compute_type= if it uses autocast")
         if self.device.type == "cuda":
             made.append(

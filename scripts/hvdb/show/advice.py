@@ -184,6 +184,20 @@ def waiting_for_input(evidence: Evidence) -> Advice | None:
     return Advice(f"waiting for input is {share(part)} of the step", faster, part.fraction.value) if part else None
 
 
+def not_replayed(evidence: Evidence) -> Advice | None:
+    """Reports reductions that cost a training by PyTorch much: its replay tells whether the network takes the time."""
+    parts = [part for name in ("exposed_communication", "overlap_slowdown") if (part := _part(evidence, name))]
+    if not parts:
+        return None
+    most = max(parts, key=lambda part: part.fraction.value)
+    why = f"reductions cost {share(most)} of the step, beside backward or after it"
+    return Advice(
+        why,
+        "record a step and replay it (docs/torch.md): that tells the network from the framework",
+        most.fraction.value,
+    )
+
+
 def interference(evidence: Evidence) -> Advice | None:
     """Reports ranks that slow one another down even in phase none, in which nothing is reduced."""
     run, part, cores = evidence.run, _part(evidence, "interference"), evidence.run.number("cpu.cores")
@@ -307,7 +321,7 @@ RULES: tuple[Callable[[Evidence], Advice | None], ...] = (
 )
 
 # The rules for trainings by PyTorch, which have no options of hvd_bench.
-TORCH_RULES = (busy_machine, slow_ranks, waiting_for_input)
+TORCH_RULES = (busy_machine, slow_ranks, waiting_for_input, not_replayed)
 
 
 def advise(evidence: Evidence) -> list[Advice]:

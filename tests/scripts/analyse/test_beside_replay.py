@@ -34,11 +34,12 @@ def row(device: str, efficiency: Interval, **changes: object) -> EfficiencyRow:
     return dataclasses.replace(made, **changes)
 
 
-def stored(waiting: Interval | None) -> list[types.SimpleNamespace]:
+def stored(waiting: Interval | None, elements: int = 999) -> list[types.SimpleNamespace]:
     parts = {} if waiting is None else {"input": Component(waiting, 0.1)}
     return [
-        types.SimpleNamespace(uuid="torch-solo", decomposition={}),
-        types.SimpleNamespace(uuid="torch-full", decomposition=parts),
+        types.SimpleNamespace(uuid="torch-solo", decomposition={}, parameters=1000),
+        types.SimpleNamespace(uuid="torch-full", decomposition=parts, parameters=1000),
+        types.SimpleNamespace(uuid="replay-full", decomposition={}, parameters=elements),
     ]
 
 
@@ -87,3 +88,7 @@ class BesideReplayTest(unittest.TestCase):
             other = dataclasses.replace(REPLAY, **changes)
             self.assertEqual(beside_replay.notes([MINE, other], stored(None)), [], changes)
         self.assertEqual(beside_replay.notes([REPLAY], []), [])
+
+    def test_another_name_with_equally_many_parameters(self) -> None:
+        other = dataclasses.replace(REPLAY, configuration={**REPLAY.configuration, "model": "other"})
+        self.assertEqual(len(beside_replay.notes([MINE, other], stored(None, elements=1000))), 1)

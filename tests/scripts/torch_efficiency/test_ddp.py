@@ -224,7 +224,8 @@ class RefusalTest(FolderTest):
         distributed = SimpleNamespace(
             is_available=lambda: True, is_initialized=lambda: initialized, get_world_size=lambda: size
         )
-        parallel = type("DistributedDataParallel", (), {"static_graph": False})
+        network = SimpleNamespace(parameters=lambda: [SimpleNamespace(requires_grad=True)])
+        parallel = type("DistributedDataParallel", (), {"static_graph": False, "module": network})
         optimizer = type("Optimizer", (), {})
         return SimpleNamespace(
             distributed=distributed,
@@ -237,6 +238,8 @@ class RefusalTest(FolderTest):
         model, optimizer = torch.nn.parallel.DistributedDataParallel(), torch.optim.Optimizer()
         static = torch.nn.parallel.DistributedDataParallel()
         static.static_graph = True
+        frozen = torch.nn.parallel.DistributedDataParallel()
+        frozen.module = SimpleNamespace(parameters=lambda: [SimpleNamespace(requires_grad=False)])
         sharded = type("FSDP", (), {"__module__": "torch.distributed.fsdp.fully_sharded"})()
         torch_efficiency._require_training(torch, model, optimizer, print)
         for module, values, pattern in (
@@ -253,6 +256,7 @@ class RefusalTest(FolderTest):
             ),
             (torch, (3, optimizer, print), "model must be a DistributedDataParallel, not int"),
             (torch, (static, optimizer, print), "static_graph: PyTorch then expects every step to reduce"),
+            (torch, (frozen, optimizer, print), "no parameter that requires a gradient"),
             (torch, (model, 3, print), "optimizer must be a torch.optim.Optimizer that was made, not int"),
             (torch, (model, optimizer, 3), "loss must be a function"),
         ):
@@ -267,10 +271,12 @@ class RefusalTest(FolderTest):
     def test_words_and_numbers(self) -> None:
         torch_efficiency._require_words("tokens", None, "bf16", 1, 120, 60.0)
         for values, pattern in (
-            (("Two words", 1, "fp32"), "unit 'Two words': must be one word of small letters"),
-            (("x", 1, "fp8"), "compute_type 'fp8': must be one of"),
-            (("x", 0, "fp32"), "must be numbers above 0, not 0"),
-            (("x", 1, "fp32", True), "must be numbers above 0, not True"),
+            (("Two words", 1, "fp32", 1), "unit 'Two words': must be one word of small letters"),
+            (("x", 1, "fp8", 1), "compute_type 'fp8': must be one of"),
+            (("x", 0, "fp32", 1), "units 0: must be a whole number from 1"),
+            (("x", 8.5, "fp32", 1), "units 8.5: must be a whole number from 1"),
+            (("x", None, None, 2.5), "accumulate 2.5: must be a whole number from 1"),
+            (("x", 1, "fp32", 1, True), "must be numbers above 0, not True"),
         ):
             with self.assertRaisesRegex(HvdbError, pattern):
                 torch_efficiency._require_words(*values)
@@ -294,7 +300,17 @@ class RefusalTest(FolderTest):
             mock.patch.dict(os.environ, {"HVD_BENCH": str(program)}),
             self.assertRaisesRegex(HvdbError, "no command"),
         ):
-            torch_efficiency._program()
+            torch_efficiency._program(self.folder / "x.db")
+
+    def test_no_program_and_no_folder_are_told_before_the_steps(self) -> None:
+        for given in (self.folder / "none", self.folder):
+            with (
+                mock.patch.dict(os.environ, {"HVD_BENCH": str(given)}),
+                self.assertRaisesRegex(HvdbError, "^HVD_BENCH: no program at .*: run scripts/build"),
+            ):
+                torch_efficiency._program(self.folder / "x.db")
+        with self.assertRaisesRegex(HvdbError, "there is no folder .*none$"):
+            torch_efficiency._program(self.folder / "none" / "x.db")
 
     def test_the_samples_stay_where_they_cannot_be_stored(self) -> None:
         program = self.folder / "hvd_bench"

@@ -58,6 +58,9 @@ class TrainingTest(FolderTest):
         self.assertTrue(25 < self.row(done.stdout, "waiting for input")[0] < 42, done.stdout)
         self.assertIn("loses most  waiting for input", done.stdout)
 
+    def test_the_type_is_that_of_autocast(self) -> None:
+        self.assertIn("sequences a step per rank, bf16 on torch", self.train("autocast", 15).stdout)
+
     def test_without_a_fault_the_table_accuses_nothing_loudly(self) -> None:
         done = self.train("")
         self.assertEqual(self.row(done.stdout, "waiting for input")[0], 0.0)
@@ -80,6 +83,7 @@ class TrainingTest(FolderTest):
             ("ends", "the loader ended after 9 batches"),
             ("nan", "the loss is nan"),
             ("unlike", "rank 1 works on 4 units a step, and rank 0 on 8"),
+            ("closure", "rank 0: HvdbError: loss.. ran the DistributedDataParallel where nothing may be reduced"),
             ("raises", "rank 0: HvdbError: rank 1 in phase (none|full): a fault of mine"),
         ):
             with self.subTest(fault):

@@ -65,8 +65,8 @@ def main() -> None:
                 time.sleep(0.16)  # a third of the step
             yield torch.randn(4 if FAULT == "unlike" and rank else 8, 4)
 
-    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        phase = "full" if isinstance(model, nn.parallel.DistributedDataParallel) else "none"
+    def loss(given: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        phase = "full" if isinstance(given, nn.parallel.DistributedDataParallel) else "none"
         begun.append(phase)
         if f"kill-{phase}" == FAULT and rank == 1 and begun.count(phase) > 12:
             os.kill(os.getpid(), 9)
@@ -74,9 +74,13 @@ def main() -> None:
             threading.Timer(0.45, os.kill, (os.getpid(), 9)).start()  # its step is over by then, and rank 0 is alone
         if FAULT == "raises" and rank == 1 and len(begun) > 12:
             raise ZeroDivisionError("a fault of mine")
-        return model(batch).mean() * (float("nan") if FAULT == "nan" else 1.0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=FAULT == "autocast"):
+            made = (model if FAULT == "closure" else given)(batch)
+        return made.mean() * (float("nan") if FAULT == "nan" else 1.0)
 
     before = {name: value.clone() for name, value in network.state_dict().items()}
+    for parameter in network.parameters():
+        parameter.grad = torch.full_like(parameter, 3.0)
     seed = torch.get_rng_state()
     try:
         accumulate = 2 if FAULT == "accumulate" else 1
@@ -95,6 +99,7 @@ def main() -> None:
         print(f"rank {rank}: {type(error).__name__}: {error}")
     after = network.state_dict()
     same = all(torch.equal(before[name], after[name]) for name in before)
+    same = same and all(bool((parameter.grad == 3.0).all()) for parameter in network.parameters())
     print(f"rank {rank} as before: {same and not optimizer.state and torch.equal(seed, torch.get_rng_state())}")
 
 
