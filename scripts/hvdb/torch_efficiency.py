@@ -34,7 +34,7 @@ from hvdb.ddp.session import Session, Told, follow
 from hvdb.ddp.steps import Feed, State, Steps
 from hvdb.pytorch.clock import DeviceClock, HostClock
 from hvdb.pytorch.device import device_name
-from hvdb.pytorch.training import TYPES, Loss
+from hvdb.pytorch.training import TYPES, Loss, is_compiled
 from hvdb.pytorch.units import units_of
 from hvdb.read import replay_profile
 
@@ -73,8 +73,13 @@ def _require_training(torch: Any, model: Any, optimizer: Any, loss: Any) -> None
         raise HvdbError(f"model must be a DistributedDataParallel, not {type(model).__name__}")
     if getattr(model, "static_graph", False):
         raise HvdbError("static_graph: PyTorch then expects every step to reduce; make the model without it to measure")
-    if not any(parameter.requires_grad for parameter in model.module.parameters()):
+    devices = sorted({str(p.device) for p in model.module.parameters() if p.requires_grad})
+    if not devices:
         raise HvdbError("the model has no parameter that requires a gradient")
+    if len(devices) > 1:
+        raise HvdbError(
+            f"gradients on several devices ({', '.join(devices)}), whose steps no clock of one device times"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise HvdbError(f"optimizer must be a torch.optim.Optimizer that was made, not {type(optimizer).__name__}")
     if not callable(loss):
@@ -93,6 +98,8 @@ def _notes(model: Any, steps: Steps) -> list[str]:
         notes.append("find_unused_parameters: the search for them counts as compute slowed by overlap")
     if hook := _comm_hook(model):
         notes.append(f"the communication hook {hook} is registered: its work counts as the reduction's")
+    if any(map(is_compiled, model.modules())):
+        notes.append("a compiled graph hides autocast: give compute_type= if it uses it")
     if steps.feed.restarts:
         notes.append(f"the loader was begun again {steps.feed.restarts} times, which is not in the times")
     if steps.feed.queue:
@@ -111,7 +118,7 @@ def _notes(model: Any, steps: Steps) -> list[str]:
 def _facts(torch: Any, model: Any, notes: Sequence[str]) -> dict[str, tuple[bool, str]]:
     """Returns fact -> (True if it can change the result, value)."""
     bucket = getattr(model, "bucket_bytes_cap", None)
-    device = next(model.module.parameters()).device
+    device = next(parameter.device for parameter in model.module.parameters() if parameter.requires_grad)
     facts = {
         "torch.version": (True, str(torch.__version__)),
         ("gpu.name" if device.type == "cuda" else "cpu.model"): (True, device_name(torch, device)),
@@ -168,11 +175,11 @@ def measure(
     loss(model, batch): runs the forward pass of the model that it is given, which is the DistributedDataParallel or,
     where nothing is reduced, the module in it, and returns a scalar tensor. unit, units: what a step of one rank works
     on and how many of them (default: the first length of its first batch, times `accumulate`). name: of the network
-    (default: the name of `db` without its end). compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64" (default: that
+    (default: its class). compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64" (default: that
     of autocast, else of the parameters). seconds: cap on the measurement. deadline: seconds after which a rank that
     does not answer is lost; where one hangs, a reduction ends by the timeout of the process group.
     Weights, buffers, gradients, modes, optimizer and PyTorch's random generators are afterwards as they were; meanwhile
-    there is a second copy of weights and optimizer.
+    there is a second copy of weights, gradients and optimizer.
     Errors: HvdbError (hvdb.base.errors), one line, on every rank; whatever loss(), backward or the optimizer raise.
     Then the rounds that are whole are stored as an incomplete session.
     """
@@ -211,7 +218,7 @@ def measure(
                 return ""
             session = Session(ranks, steps, state, seconds, hellos)
             header = {
-                "model": replay_profile.model_name(name or Path(db).stem),
+                "model": replay_profile.model_name(name or type(model.module).__name__),
                 "unit": unit,
                 "units_per_rank": same,
                 "device": "torch",

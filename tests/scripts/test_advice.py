@@ -202,7 +202,7 @@ class RulesTest(unittest.TestCase):
         parts = {"exposed_communication": part(0.1), "overlap_slowdown": part(0.2)}
         (said,) = advice.advise(evidence(make_run(parts, device="torch")))
         self.assertIn("reductions cost 20.0 %", said.why)
-        self.assertIn("record a step and replay it", said.do)
+        self.assertIn("the replay of its step", said.do)
         self.assertIsNone(advice.not_replayed(evidence(make_run({"input": part(0.1)}, device="torch"))))
 
     def test_overlap_slowdown(self) -> None:

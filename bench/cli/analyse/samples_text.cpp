@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -108,8 +110,15 @@ class SamplesParser : LineReader {
     const std::string_view value = word();
     const auto fits = [](char c, char form) { return form == 'd' ? c >= '0' && c <= '9' : c == form; };
     const bool has_form = std::equal(value.begin(), value.end(), kTimeForm.begin(), kTimeForm.end(), fits);
-    const auto below = [value](std::size_t at, std::string_view limit) { return value.substr(at, 2) < limit; };
-    if (!has_form || !below(5, "13") || !below(8, "32") || !below(11, "24") || !below(14, "60") || !below(17, "61")) {
+    const auto at = [value](std::size_t first, std::size_t count = 2) {
+      return std::accumulate(value.begin() + first, value.begin() + first + count, 0U, [](unsigned number, char digit) {
+        return 10 * number + static_cast<unsigned>(digit - '0');
+      });
+    };
+    const auto is_day = [&at] {
+      return (std::chrono::year(static_cast<int>(at(0, 4))) / std::chrono::month(at(5)) / std::chrono::day(at(8))).ok();
+    };
+    if (!has_form || !is_day() || at(11) > 23 || at(14) > 59 || at(17) > 59) {
       fail(fmt::format("'{:.40}' is not a time such as 2026-11-20T20:56:00.123Z", value));
     }
     return std::string(value);

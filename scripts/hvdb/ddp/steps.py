@@ -85,6 +85,7 @@ class Steps:
     estimated: bool = False
     computes: str = ""
     _phase: str = FULL
+    _wrapped: bool = False  # the forward pass ran the DistributedDataParallel
 
     def one(self, phase: str) -> dict[str, float]:
         """Runs one step. Returns series -> value. Errors: HvdbError; whatever the user's code raises."""
@@ -111,16 +112,20 @@ class Steps:
         return dict(zip(SERIES, (*times, float(value.detach())), strict=True))
 
     def _forward(self, network: Any, batch: Any) -> Any:
+        self._wrapped = False
         if self.computes:
             value = self.loss(network, batch)
         else:
-            with computed_type(self.torch, self.model.module, self.device) as found:
+            with computed_type(self.torch, self.model, self.device) as found:
                 value = self.loss(network, batch)
                 self.computes = found()
+        if self._phase == FULL and not self._wrapped:
+            raise HvdbError("loss() did not run the model that it is given, so that nothing is reduced")
         require_scalar(self.torch, value)
         return value
 
     def _require_phase(self, *_: object) -> None:
+        self._wrapped = True
         if self._phase != FULL:
             raise HvdbError(
                 "loss() ran the DistributedDataParallel where nothing may be reduced: run the model that it is given"
@@ -155,7 +160,10 @@ class State:
 
     def __init__(self, torch: Any, model: Any, optimizer: Any) -> None:
         self._torch, self._optimizer = torch, optimizer
-        self._parameters = list(model.parameters())
+        own = {id(parameter) for parameter in model.parameters()}
+        others = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+        self._others = [(parameter, parameter.detach().clone()) for parameter in others]
+        self._parameters = [*model.parameters(), *others]
         self._model = Saved(torch, model, self._parameters, weights=True)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         # They may view the buckets, which every step writes.
@@ -167,17 +175,25 @@ class State:
     def weights(self) -> None:
         """Gives the model its weights and buffers back, so that ranks that trained apart agree again, and no gradients:
         backward would add to those from before."""
-        self._model.restore()
+        self._weights()
         for parameter in self._parameters:
             parameter.grad = None
 
     def everything(self) -> None:
-        """Gives everything back."""
-        self._model.restore()
+        """Gives everything back. Errors: HvdbError, after all the rest was given back, if a tensor cannot be."""
+        try:
+            self._weights()
+        finally:
+            with self._torch.no_grad():
+                for gradient, values in self._gradients:
+                    gradient.copy_(values)
+            self._optimizer.load_state_dict(self._of_optimizer)
+            self._torch.set_rng_state(self._random)
+            if self._of_devices is not None:
+                self._torch.cuda.set_rng_state_all(self._of_devices)
+
+    def _weights(self) -> None:
         with self._torch.no_grad():
-            for gradient, values in self._gradients:
-                gradient.copy_(values)
-        self._optimizer.load_state_dict(self._of_optimizer)
-        self._torch.set_rng_state(self._random)
-        if self._of_devices is not None:
-            self._torch.cuda.set_rng_state_all(self._of_devices)
+            for parameter, values in self._others:
+                parameter.copy_(values)
+        self._model.restore()

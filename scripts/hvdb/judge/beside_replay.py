@@ -1,8 +1,8 @@
 """Divides what a training by PyTorch loses between its input, its network and its framework.
 
-The replay of its recorded step has the same gradients, but neither framework nor input, so what the replay loses is the
-network's. What the training loses beyond that and its input is the framework's: its reductions beside its compute,
-ranks that slow each other, stragglers.
+The replay of its recorded step has the same gradients, but neither framework nor input, so the time that the replay
+loses is the network's. What the training loses beyond that and its input is the framework's: its reductions beside its
+compute, ranks that slow each other, stragglers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hvdb.base.interval import Interval
-from hvdb.judge.bootstrap import Session, pool
+from hvdb.judge.bootstrap import Session, pool, ratio
 from hvdb.judge.efficiency import EfficiencyRow, resolved
 from hvdb.read.runs import TORCH, Run
 
-_SAME = ("batch_size", "compute_type")  # columns in which a training and its replay agree, beside name or parameters
+# Columns and facts in which a training and its replay agree. A run may lack a fact.
+_SAME_COLUMNS, _SAME_FACTS = ("batch_size", "compute_type", "allreduce_type"), ("cpu.model", "gpu.name")
 
 
 def difference(first: Interval, second: Interval) -> Interval:
@@ -29,6 +30,17 @@ def difference(first: Interval, second: Interval) -> Interval:
         return Interval(value, lowest=lowest - most, highest=highest - least)
     below = math.hypot(first.value - first.low, second.high - second.value)
     above = math.hypot(first.high - first.value, second.value - second.low)
+    return Interval(value, value - below, value + above)
+
+
+def product(first: Interval, second: Interval) -> Interval:
+    """Returns `first` x `second` as difference() does, where the ends lie as far as to first order of the errors."""
+    value = first.value * second.value
+    if not (first.known and second.known):
+        corners = [a * b for a in _ends(first) for b in _ends(second)]
+        return Interval(value, lowest=min(corners), highest=max(corners))
+    below = math.hypot((first.value - first.low) * second.value, (second.value - second.low) * first.value)
+    above = math.hypot((first.high - first.value) * second.value, (second.high - second.value) * first.value)
     return Interval(value, value - below, value + above)
 
 
@@ -56,26 +68,37 @@ def notes(cells: Sequence[EfficiencyRow], runs: Sequence[Run]) -> list[str]:
 def _replays(cell: EfficiencyRow, training: EfficiencyRow, by_id: Mapping[str, Run]) -> bool:
     """Returns whether `cell` replays the step of `training`: both have one name, or equally many parameters."""
     mine, other = training.configuration, cell.configuration
-    parameters, elements = (by_id[row.run_ids[-1]].parameters for row in (training, cell))
+    trained, replayed = (by_id[row.run_ids[-1]] for row in (training, cell))
+    facts = [(trained.fact(key), replayed.fact(key)) for key in _SAME_FACTS]
     return (
         other["device"] == "replay"
-        and (mine["model"] == other["model"] or parameters == elements)
-        and all(mine[column] == other[column] for column in _SAME)
+        and other["schedule"] != "sharded"
+        and (mine["model"] == other["model"] or trained.parameters == replayed.parameters)
+        and all(mine[column] == other[column] for column in _SAME_COLUMNS)
+        and all(a == b for a, b in facts if a and b)
         and (cell.unit, cell.ranks, cell.nodes) == (training.unit, training.ranks, training.nodes)
     )
 
 
 def _line(training: EfficiencyRow, replay: EfficiencyRow, inputs: Sequence[Interval]) -> str:
     whole = Interval(1.0, 1.0, 1.0)
-    network = difference(whole, replay.efficiency)
-    framework = difference(replay.efficiency, training.efficiency)
+    lost = difference(whole, training.efficiency)
+    # The time that the replay loses, as a fraction of the training's step: steps take longer where rates are lower.
+    longer = pool([ratio(_rate(training), _rate(replay))])
+    network = product(difference(whole, replay.efficiency), longer)
+    framework = difference(lost, network)
     waited = ""
     if inputs:
         waiting = pool([Session(part.value, part.low, part.high) for part in inputs])
         # Efficiency and input of one run are not independent, but where one is high the other is low: too wide at most.
         framework, waited = difference(framework, waiting), f"waiting for input {waiting.text(unit=' %')}, "
     return (
-        f"{training.model} on {training.ranks} ranks loses {difference(whole, training.efficiency).text(unit=' %')}: "
-        f"{waited}the network {network.text(unit=' %')}, as its replay does, the framework "
+        f"{training.model} on {training.ranks} ranks loses {lost.text(unit=' %')}: {waited}the network "
+        f"{network.text(unit=' %')}, as its replay does (run {replay.run_ids[-1][:8]}), the framework "
         f"{framework.text(unit=' %')}, the rest"
     )
+
+
+def _rate(cell: EfficiencyRow) -> Session:
+    rate = cell.images_per_second
+    return Session(rate.value, *_ends(rate))

@@ -20,7 +20,8 @@ _OF_ONE_RANK = ("torch.distributed.algorithms._checkpoint.", "deepspeed.ops.")
 Loss = Callable[[Any, Any], Any]  # (model, batch) -> scalar tensor
 
 
-def _is_compiled(module: Any) -> bool:
+def is_compiled(module: Any) -> bool:
+    """Returns whether torch.compile() made the module, or compiles its calls."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
@@ -60,7 +61,7 @@ def computed_type(torch: Any, model: Any, device: str) -> Iterator[Callable[[], 
     """Yields a function that returns the type in which the forward pass inside the `with` computed: that of autocast,
     else of most parameters."""
     modules = [one for one in model.modules() if not _is_scripted(torch, one)]  # these take no hook
-    if any(map(_is_compiled, modules)):  # a hook inside a compiled module would be compiled
+    if any(map(is_compiled, modules)):  # a hook inside a compiled module would be compiled
         modules = [] if getattr(model, "_compiled_call_impl", None) else [model]
     seen: set[str] = set()
 
@@ -238,7 +239,7 @@ class Training:
             )
         if self._evaluates:
             made.append("the model is in evaluation mode, and was recorded like that")
-        if any(map(_is_compiled, self._model.modules())):
+        if any(map(is_compiled, self._model.modules())):
             made.append(
                 "a compiled graph hands over its gradients together at its end; give compute_type= if it uses autocast"
             )

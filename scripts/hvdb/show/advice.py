@@ -193,7 +193,7 @@ def not_replayed(evidence: Evidence) -> Advice | None:
     why = f"reductions cost {share(most)} of the step, beside backward or after it"
     return Advice(
         why,
-        "record a step and replay it (docs/torch.md): that tells the network from the framework",
+        "compare it with the replay of its step (docs/torch.md): that tells the network from the framework",
         most.fraction.value,
     )
 

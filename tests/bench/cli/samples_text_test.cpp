@@ -152,6 +152,7 @@ TEST(SamplesText, RefusesWithTheLine) {
       {with(text(), "threads 2", "threads two"), "mine.txt:10: 'two' is not a whole number"},
       {with(text(), "20:56:00.123Z", "20:56:00Z"), "mine.txt:14: '2026-11-20T20:56:00Z' is not a time"},
       {with(text(), "11-20T20:56:00.123Z", "13-20T20:56:00.123Z"), "mine.txt:14: '2026-13-20T20:56:00.123Z' is not"},
+      {with(text(), "11-20T20:56:00.123Z", "02-30T20:56:00.123Z"), "mine.txt:14: '2026-02-30T20:56:00.123Z' is not"},
       {with(text(), "20T20:56:00.123Z", "20T20:60:00.123Z"), "mine.txt:14: '2026-11-20T20:60:00.123Z' is not a time"},
       {with(text(), "exposed_seconds 0.5 0.5 0.5", "exposed_seconds 0.5 0.5 80000"),
        "the parts of step 3 take 80000.5 s, and the step takes 1 s"},

@@ -105,7 +105,7 @@ class AnalyseTest(SharedFolderTest):
         self.assertEqual(out.count("INCONCLUSIVE: 0 earlier sessions"), 2)
 
     def test_beside_its_replay(self) -> None:
-        said = r"loses 44\.7 % .*: waiting for input 0\.4 % .*, the network 4\.1 % .*, the framework 40\.2 %"
+        said = r"loses 44\.7 % .*: waiting for input 0\.4 % .*, the network 2\.3 % .*, the framework 42\.1 %"
         store = REPOSITORY / "results" / "recorded" / "2026-11-29-torch-efficiency" / "mine.db"
         _, out, _ = call("efficiency", store, code=0)
         self.assertRegex(out, f"note: mine on 2 ranks {said}")

@@ -224,7 +224,7 @@ class RefusalTest(FolderTest):
         distributed = SimpleNamespace(
             is_available=lambda: True, is_initialized=lambda: initialized, get_world_size=lambda: size
         )
-        network = SimpleNamespace(parameters=lambda: [SimpleNamespace(requires_grad=True)])
+        network = SimpleNamespace(parameters=lambda: [SimpleNamespace(requires_grad=True, device="cpu")])
         parallel = type("DistributedDataParallel", (), {"static_graph": False, "module": network})
         optimizer = type("Optimizer", (), {})
         return SimpleNamespace(
@@ -238,6 +238,10 @@ class RefusalTest(FolderTest):
         model, optimizer = torch.nn.parallel.DistributedDataParallel(), torch.optim.Optimizer()
         static = torch.nn.parallel.DistributedDataParallel()
         static.static_graph = True
+        spread = torch.nn.parallel.DistributedDataParallel()
+        spread.module = SimpleNamespace(
+            parameters=lambda: [SimpleNamespace(requires_grad=True, device=f"cuda:{i}") for i in (0, 1)]
+        )
         frozen = torch.nn.parallel.DistributedDataParallel()
         frozen.module = SimpleNamespace(parameters=lambda: [SimpleNamespace(requires_grad=False)])
         sharded = type("FSDP", (), {"__module__": "torch.distributed.fsdp.fully_sharded"})()
@@ -256,6 +260,7 @@ class RefusalTest(FolderTest):
             ),
             (torch, (3, optimizer, print), "model must be a DistributedDataParallel, not int"),
             (torch, (static, optimizer, print), "static_graph: PyTorch then expects every step to reduce"),
+            (torch, (spread, optimizer, print), "gradients on several devices .cuda:0, cuda:1."),
             (torch, (frozen, optimizer, print), "no parameter that requires a gradient"),
             (torch, (model, 3, print), "optimizer must be a torch.optim.Optimizer that was made, not int"),
             (torch, (model, optimizer, 3), "loss must be a function"),

@@ -84,6 +84,7 @@ class TrainingTest(FolderTest):
             ("nan", "the loss is nan"),
             ("unlike", "rank 1 works on 4 units a step, and rank 0 on 8"),
             ("closure", "rank 0: HvdbError: loss.. ran the DistributedDataParallel where nothing may be reduced"),
+            ("raw", "rank 0: HvdbError: loss.. did not run the model that it is given"),
             ("raises", "rank 0: HvdbError: rank 1 in phase (none|full): a fault of mine"),
         ):
             with self.subTest(fault):

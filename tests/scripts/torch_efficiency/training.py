@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +17,6 @@ from hvdb.base.errors import HvdbError
 from hvdb.torch_efficiency import measure
 
 DB, FAULT, SECONDS = sys.argv[1], sys.argv[2], float(sys.argv[3])
-LAST_OF_A_VISIT = 14  # of the steps with reduction: 3 and 3 at the start, then 2 a round
 
 
 class Sleep(torch.autograd.Function):
@@ -51,11 +49,15 @@ def main() -> None:
     rank = dist.get_rank()
     late = 0.2 if FAULT == "backward" and rank == 1 else 0.0
     network = nn.Sequential(*(Layer(late if place == 1 else 0.0) for place in range(5)))
-    model = nn.parallel.DistributedDataParallel(network, find_unused_parameters=FAULT == "unused")
+    model = nn.parallel.DistributedDataParallel(
+        network, find_unused_parameters=FAULT == "unused", gradient_as_bucket_view=True
+    )
     if FAULT == "hook":
         model.register_comm_hook(None, default_hooks.allreduce_hook)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     begun: list[str] = []
+    pids = [0, 0]
+    dist.all_gather_object(pids, os.getpid())
 
     def batches() -> Iterator[torch.Tensor]:
         count = 0
@@ -70,17 +72,17 @@ def main() -> None:
         begun.append(phase)
         if f"kill-{phase}" == FAULT and rank == 1 and begun.count(phase) > 12:
             os.kill(os.getpid(), 9)
-        if FAULT == "kill-solo" and rank == 1 and phase == "full" and begun.count(phase) == LAST_OF_A_VISIT:
-            threading.Timer(0.45, os.kill, (os.getpid(), 9)).start()  # its step is over by then, and rank 0 is alone
+        if FAULT == "kill-solo" and rank == 0 and begun.count("full") > 12 and begun[-2:] == ["full", "none"]:
+            os.kill(pids[1], 9)  # the first step of phase solo, in which rank 1 sleeps
         if FAULT == "raises" and rank == 1 and len(begun) > 12:
             raise ZeroDivisionError("a fault of mine")
         with torch.autocast("cpu", torch.bfloat16, enabled=FAULT == "autocast"):
-            made = (model if FAULT == "closure" else given)(batch)
+            made = {"closure": model, "raw": network}.get(FAULT, given)(batch)
         return made.mean() * (float("nan") if FAULT == "nan" else 1.0)
 
+    model(torch.ones(8, 4)).mean().backward()  # so that gradients view the buckets, which every reduction writes
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    for parameter in network.parameters():
-        parameter.grad = torch.full_like(parameter, 3.0)
+    gradients = [parameter.grad.clone() for parameter in network.parameters()]
     seed = torch.get_rng_state()
     try:
         accumulate = 2 if FAULT == "accumulate" else 1
@@ -99,7 +101,7 @@ def main() -> None:
         print(f"rank {rank}: {type(error).__name__}: {error}")
     after = network.state_dict()
     same = all(torch.equal(before[name], after[name]) for name in before)
-    same = same and all(bool((parameter.grad == 3.0).all()) for parameter in network.parameters())
+    same = same and all(map(torch.equal, gradients, (parameter.grad for parameter in network.parameters())))
     print(f"rank {rank} as before: {same and not optimizer.state and torch.equal(seed, torch.get_rng_state())}")
 
 
