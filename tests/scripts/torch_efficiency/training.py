@@ -54,7 +54,8 @@ def main() -> None:
     )
     if FAULT == "hook":
         model.register_comm_hook(None, default_hooks.allreduce_hook)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scale = nn.Parameter(torch.ones(()))  # of the loss: only the optimizer has it
+    optimizer = torch.optim.Adam([*model.parameters(), scale], lr=1e-3)
     begun: list[str] = []
     pids = [0, 0]
     dist.all_gather_object(pids, os.getpid())
@@ -78,7 +79,7 @@ def main() -> None:
             raise ZeroDivisionError("a fault of mine")
         with torch.autocast("cpu", torch.bfloat16, enabled=FAULT == "autocast"):
             made = {"closure": model, "raw": network}.get(FAULT, given)(batch)
-        return made.mean() * (float("nan") if FAULT == "nan" else 1.0)
+        return made.mean() * scale * (float("nan") if FAULT == "nan" else 1.0)
 
     for _ in range(2):  # then gradients view the final buckets, which every reduction writes
         model.zero_grad()
@@ -103,6 +104,7 @@ def main() -> None:
         print(f"rank {rank}: {type(error).__name__}: {error}")
     after = network.state_dict()
     same = all(torch.equal(before[name], after[name]) for name in before)
+    same = same and scale.item() == 1 and scale.grad is None
     same = same and all(map(torch.equal, gradients, (parameter.grad for parameter in network.parameters())))
     print(f"rank {rank} as before: {same and not optimizer.state and torch.equal(seed, torch.get_rng_state())}")
 
