@@ -35,7 +35,7 @@ from hvdb.ddp.steps import Feed, State, Steps
 from hvdb.pytorch.clock import DeviceClock, HostClock
 from hvdb.pytorch.device import device_name
 from hvdb.pytorch.training import TYPES, Loss, is_compiled
-from hvdb.pytorch.units import units_of
+from hvdb.pytorch.units import units_of, whole
 from hvdb.read import replay_profile
 
 _calls = itertools.count()  # measure() is called by all ranks equally often, so that it numbers their calls alike
@@ -92,8 +92,8 @@ def _comm_hook(model: Any) -> str:
     return printable.terminal(str(told.get("comm_hook") or ""))[:100]
 
 
-def _notes(model: Any, steps: Steps) -> list[str]:
-    notes = []
+def _notes(steps: Steps) -> list[str]:
+    model, notes = steps.model, []
     if getattr(model, "find_unused_parameters", False):
         notes.append("find_unused_parameters: the search for them counts as compute slowed by overlap")
     if hook := _comm_hook(model):
@@ -108,17 +108,17 @@ def _notes(model: Any, steps: Steps) -> list[str]:
         )
     if steps.estimated:
         notes.append("exposed communication: backward with reduction less that without, because hooks did not tell")
-    elif isinstance(steps.clock, DeviceClock):
+    elif steps.device.type == "cuda":
         notes.append("exposed communication: by CUDA events; this was never run on a GPU")
     else:
         notes.append("exposed communication: from the last gradient to the end of backward")
     return notes
 
 
-def _facts(torch: Any, model: Any, notes: Sequence[str]) -> dict[str, tuple[bool, str]]:
+def _facts(steps: Steps, notes: Sequence[str]) -> dict[str, tuple[bool, str]]:
     """Returns fact -> (True if it can change the result, value)."""
+    torch, model, device = steps.torch, steps.model, steps.device
     bucket = getattr(model, "bucket_bytes_cap", None)
-    device = next(parameter.device for parameter in model.module.parameters() if parameter.requires_grad)
     facts = {
         "torch.version": (True, str(torch.__version__)),
         ("gpu.name" if device.type == "cuda" else "cpu.model"): (True, device_name(torch, device)),
@@ -175,9 +175,9 @@ def measure(
     loss(model, batch): runs the forward pass of the model that it is given, which is the DistributedDataParallel or,
     where nothing is reduced, the module in it, and returns a scalar tensor. unit, units: what a step of one rank works
     on and how many of them (default: the first length of its first batch, times `accumulate`). name: of the network
-    (default: its class). compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64" (default: that
-    of autocast, else of the parameters). seconds: cap on the measurement. deadline: seconds after which a rank that
-    does not answer is lost; where one hangs, a reduction ends by the timeout of the process group.
+    (default: its class). compute_type: "fp32", "tf32", "bf16", "fp16" or "fp64" (default: that of autocast, else of the
+    parameters). seconds: cap on the measurement. deadline: seconds after which a rank that does not answer is lost;
+    where one hangs, a reduction ends by the timeout of the process group.
     Weights, buffers, gradients, modes, optimizer and PyTorch's random generators are afterwards as they were; meanwhile
     there is a second copy of weights, gradients and optimizer.
     Errors: HvdbError (hvdb.base.errors), one line, on every rank; whatever loss(), backward or the optimizer raise.
@@ -198,7 +198,7 @@ def measure(
     device = parameters[0].device
     clock = DeviceClock(torch.cuda, device) if device.type == "cuda" else HostClock()
     feed = Feed(batches)
-    steps = Steps(torch, model, feed, loss, optimizer, accumulate, clock, device.type)
+    steps = Steps(torch, model, feed, loss, optimizer, accumulate, clock, device)
     state = State(torch, model, optimizer)
     try:
         with steps.hooked():
@@ -206,7 +206,7 @@ def measure(
                 program = _program(Path(db)) if ranks.rank == 0 else None
                 ranks.say(
                     "hello",
-                    units=units or _units(model, feed) * accumulate,
+                    units=int(units or _units(model, feed) * accumulate),
                     host=socket.gethostname(),
                     pid=os.getpid(),
                     local_rank=int(os.environ.get("LOCAL_RANK", "0")),
@@ -271,9 +271,8 @@ def _require_words(unit: Any, units: Any, compute_type: Any, accumulate: Any, *s
         raise HvdbError(f"unit {unit!r:.40}: must be one word of small letters, such as 'sequences'")
     if compute_type not in (None, *TYPES.values(), "tf32"):
         raise HvdbError(f"compute_type {compute_type!r:.40}: must be one of fp32, tf32, bf16, fp16, fp64")
-    for name, number in (("units", 1 if units is None else units), ("accumulate", accumulate)):
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= replay_profile.MAX_UNITS:
-            raise HvdbError(f"{name} {number!r:.40}: must be a whole number from 1 to {replay_profile.MAX_UNITS}")
+    whole(1 if units is None else units, "units", replay_profile.MAX_UNITS)
+    whole(accumulate, "accumulate", replay_profile.MAX_UNITS)
     for number in seconds:
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
             raise HvdbError(f"seconds and deadline must be numbers above 0, not {number!r:.40}")
@@ -320,7 +319,7 @@ def _lead(session: Session, db: Path, header: dict[str, Any], program: Path) -> 
     if session.rounds:
         steps = session.steps
         header["compute_type"] = header["compute_type"] or steps.computes
-        facts = _facts(steps.torch, steps.model, notes := _notes(steps.model, steps))
+        facts = _facts(steps, notes := _notes(steps))
         hosts = [(one["local_rank"], one["host"]) for one in session.hellos]
         text = samples_text(header, facts, hosts, session.rounds, estimated=steps.estimated)
         table = _analysed(text, db, program) + "".join(f"note: {note}\n" for note in notes)

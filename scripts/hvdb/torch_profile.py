@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import operator
 import os
 import statistics
 import tempfile
@@ -27,7 +26,7 @@ from hvdb.pytorch.clock import DeviceClock, HostClock
 from hvdb.pytorch.device import device_name
 from hvdb.pytorch.saved import listed
 from hvdb.pytorch.training import BACKWARD, FORWARD, UPDATE, UPDATED, Training
-from hvdb.pytorch.units import units_of
+from hvdb.pytorch.units import units_of, whole
 from hvdb.read import replay_profile
 
 if TYPE_CHECKING:
@@ -78,17 +77,6 @@ def _target(path: str | Path) -> Path:
             return file
     except (OSError, TypeError, ValueError) as error:
         raise HvdbError(f"{path!s:.80}: cannot be written: {error}") from error
-
-
-def _whole(number: object, name: str, most: int) -> int:
-    """Errors: HvdbError if `number` is no whole number from 1 to `most`."""
-    try:
-        value = operator.index(number)  # type: ignore[arg-type]
-    except TypeError:
-        value = 0
-    if not 1 <= value <= most or isinstance(number, bool):
-        raise HvdbError(f"{name} {number!r:.40}: must be a whole number from 1 to {most}")
-    return value
 
 
 def _record_steps(
@@ -162,11 +150,11 @@ def record(
     torch = _import_torch()
     file = _target(path)
     most = replay_profile.MAX_STEPS
-    steps, warmup = _whole(steps, "steps", most), _whole(warmup, "warmup", most)
-    accumulate = _whole(accumulate, "accumulate", most)
+    steps, warmup = whole(steps, "steps", most), whole(warmup, "warmup", most)
+    accumulate = whole(accumulate, "accumulate", most)
     if name is not None and not isinstance(name, str):
         raise HvdbError(f"name {name!r:.40}: must be a text")
-    units = None if units is None else _whole(units, "units", replay_profile.MAX_UNITS)
+    units = None if units is None else whole(units, "units", replay_profile.MAX_UNITS)
     training = Training(torch, model, batch, loss, optimizer, accumulate)
     if units is None:
         units = units_of(batch, training.sequence_first) * accumulate

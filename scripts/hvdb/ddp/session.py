@@ -14,7 +14,6 @@ from hvdb.base import progress
 from hvdb.base.errors import HvdbError
 from hvdb.ddp.ranks import Ranks, line, listed
 from hvdb.ddp.steps import FULL, NONE, SOLO, State, Steps
-from hvdb.pytorch.clock import DeviceClock
 
 MIN_ROUNDS, ROUNDS = 5, 30  # fewer give intervals that nobody should believe; more gain little
 VISIT_SECONDS = {"cpu": 0.25, "cuda": 1.0}  # short, so that a slow spell of a host covers a whole round and cancels
@@ -61,7 +60,7 @@ class Session:
         for phase in (FULL, NONE, SOLO):  # a first round warms up, and tells how long steps take
             self.visit(phase, 2, self.ranks.deadline)
         step = statistics.median(self.visit(FULL, 2, time.monotonic() - begun)[0]["step_seconds"])
-        steps = max(1, min(MAX_VISIT, round(VISIT_SECONDS[self.steps_device] / step)))
+        steps = max(1, min(MAX_VISIT, round(VISIT_SECONDS[self.steps.device.type] / step)))
         expected = step * (steps + 1 + self.steps.feed.queue)
         if (fit := int((self.seconds - (time.monotonic() - self._begun)) / (3 * expected))) < MIN_ROUNDS:
             steps, expected = 1, step * (2 + self.steps.feed.queue)
@@ -89,10 +88,6 @@ class Session:
             except ProcessLookupError:
                 gone.append(rank)
         return f"SIGTERM; {listed(gone)} had ended" if gone else "SIGTERM; no rank of rank 0's host had ended"
-
-    @property
-    def steps_device(self) -> str:
-        return "cuda" if isinstance(self.steps.clock, DeviceClock) else "cpu"
 
 
 def _visit(steps: Steps, state: State, phase: str, discard: int, count: int) -> dict[str, list[float]]:

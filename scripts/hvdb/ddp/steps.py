@@ -69,7 +69,7 @@ class Feed:
 class Steps:
     """Runs steps of one rank and keeps their times. accumulate: passes of forward and backward in a step.
 
-    device: "cpu" or "cuda". computes: the type in which the first step computed, "" before.
+    device: of the gradients. computes: the type in which the first step computed, "" before.
     estimated: True if some step did not tell when its last gradient was ready, so that exposed communication can only
     be the step with reduction less the step without.
     """
@@ -81,7 +81,7 @@ class Steps:
     optimizer: Any
     accumulate: int
     clock: HostClock
-    device: str = "cpu"
+    device: Any
     estimated: bool = False
     computes: str = ""
     _phase: str = FULL
@@ -116,7 +116,7 @@ class Steps:
         if self.computes:
             value = self.loss(network, batch)
         else:
-            with computed_type(self.torch, self.model, self.device) as found:
+            with computed_type(self.torch, self.model, self.device.type) as found:
                 value = self.loss(network, batch)
                 self.computes = found()
         if self._phase == FULL and not self._wrapped:
@@ -162,7 +162,6 @@ class State:
         self._torch, self._optimizer = torch, optimizer
         own = {id(parameter) for parameter in model.parameters()}
         others = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
-        self._others = [(parameter, parameter.detach().clone()) for parameter in others]
         self._parameters = [*model.parameters(), *others]
         self._model = Saved(torch, model, self._parameters, weights=True)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -175,14 +174,14 @@ class State:
     def weights(self) -> None:
         """Gives the model its weights and buffers back, so that ranks that trained apart agree again, and no gradients:
         backward would add to those from before."""
-        self._weights()
+        self._model.restore()
         for parameter in self._parameters:
             parameter.grad = None
 
     def everything(self) -> None:
         """Gives everything back. Errors: HvdbError, after all the rest was given back, if a tensor cannot be."""
         try:
-            self._weights()
+            self._model.restore()
         finally:
             with self._torch.no_grad():
                 for gradient, values in self._gradients:
@@ -191,9 +190,3 @@ class State:
             self._torch.set_rng_state(self._random)
             if self._of_devices is not None:
                 self._torch.cuda.set_rng_state_all(self._of_devices)
-
-    def _weights(self) -> None:
-        with self._torch.no_grad():
-            for parameter, values in self._others:
-                parameter.copy_(values)
-        self._model.restore()

@@ -83,9 +83,8 @@ def _replays(cell: EfficiencyRow, training: EfficiencyRow, by_id: Mapping[str, R
 def _line(training: EfficiencyRow, replay: EfficiencyRow, inputs: Sequence[Interval]) -> str:
     whole = Interval(1.0, 1.0, 1.0)
     lost = difference(whole, training.efficiency)
-    # The time that the replay loses, as a fraction of the training's step: steps take longer where rates are lower.
-    longer = pool([ratio(_rate(training), _rate(replay))])
-    network = product(difference(whole, replay.efficiency), longer)
+    # The time that the replay loses, as a fraction of the training's step.
+    network = product(difference(whole, replay.efficiency), _step_ratio(replay, training))
     framework = difference(lost, network)
     waited = ""
     if inputs:
@@ -99,6 +98,11 @@ def _line(training: EfficiencyRow, replay: EfficiencyRow, inputs: Sequence[Inter
     )
 
 
-def _rate(cell: EfficiencyRow) -> Session:
-    rate = cell.images_per_second
-    return Session(rate.value, *_ends(rate))
+def _step_ratio(first: EfficiencyRow, second: EfficiencyRow) -> Interval:
+    """Returns the step time of `first` / that of `second`, on as many ranks and units a step."""
+    rates = second.images_per_second, first.images_per_second
+    if all(rate.known for rate in rates):
+        found = ratio(*(Session(rate.value, rate.low, rate.high) for rate in rates))
+        return Interval(found.value, found.low, found.high)
+    (lowest, highest), (least, most) = map(_ends, rates)
+    return Interval(rates[0].value / rates[1].value, lowest=lowest / most, highest=highest / least)

@@ -14,6 +14,8 @@ from hvdb.read import replay_profile
 # Levels that torch.compile() and wrappers of checkpointed parts add to names.
 _WRAPPERS = re.compile(r"(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module)\.")
 
+_OTHER = "a parameter that only the optimizer has"
+
 
 def plain(name: str) -> str:
     """Returns the name that a parameter or buffer has without wrappers."""
@@ -123,9 +125,9 @@ def _restore_tensor(torch: Any, kept: _Tensor) -> bool:
 
 
 class Saved:
-    """A model as it is now. Holds a copy of its buffers and, with `weights`, of its parameters on their device.
+    """A model as it is now. Holds a copy of its buffers and, with `weights`, of `parameters` on their device.
 
-    parameters: whose gradients are put back, too; some may belong to an optimizer only.
+    parameters: all whose gradients are put back; some may belong to an optimizer only.
     Errors: HvdbError if a tensor could not be put back later.
     """
 
@@ -138,7 +140,9 @@ class Saved:
             for module in model.modules()
             for table in (module._parameters, module._buffers, module._modules)
         ]
-        self._weights = [_keep(plain(name), parameter, weights) for name, parameter in model.named_parameters()]
+        named = {id(parameter): plain(name) for name, parameter in model.named_parameters()}
+        every = {id(parameter): parameter for parameter in (*model.parameters(), *parameters)}
+        self._weights = [_keep(named.get(key, _OTHER), parameter, weights) for key, parameter in every.items()]
         self._buffers = [_keep(plain(name), buffer, True) for name, buffer in model.named_buffers()]
 
     def restore(self) -> list[str]:

@@ -1,7 +1,9 @@
-"""Finds how many units of work a batch holds, or says why the batch does not tell it. Knows a tensor by its shape."""
+"""Finds how many units of work a batch holds, or says why the batch does not tell it. Knows a tensor by its shape.
+Checks the counts that a user gives."""
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -69,3 +71,14 @@ def units_of(batch: Any, sequence_first: bool) -> int:
     if why := _doubt(parts, shapes, sequence_first):
         raise HvdbError(f"the batch does not tell how many units a step has ({why}): say units=..., unit=...")
     return int(shapes[0][0])
+
+
+def whole(number: object, name: str, most: int) -> int:
+    """Returns `number`. Errors: HvdbError if `number` is no whole number from 1 to `most`."""
+    try:
+        value = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        value = 0
+    if not 1 <= value <= most or isinstance(number, bool):
+        raise HvdbError(f"{name} {number!r:.40}: must be a whole number from 1 to {most}")
+    return value

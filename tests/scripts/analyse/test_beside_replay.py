@@ -81,6 +81,11 @@ class BesideReplayTest(unittest.TestCase):
             "10.0 % [9.0, 11.5], as its replay does (run replay-f), the framework 30.0 % [28.2, 32.2], the rest",
         )
 
+    def test_a_range_of_rates_is_no_interval(self) -> None:
+        ranged = dataclasses.replace(MINE, images_per_second=Interval(3.2, lowest=3.0, highest=3.4))
+        (line,) = beside_replay.notes([ranged, REPLAY], stored(None))
+        self.assertIn("the network 10.0 % (8.4 .. 12.2), as its replay does", line)
+
     def test_a_loader_that_cannot_wait(self) -> None:
         (line,) = beside_replay.notes([MINE, REPLAY], stored(None))
         self.assertNotIn("input", line)

@@ -60,7 +60,11 @@ class FakeSteps:
     """Steps of a rank that take no time. fails: the phase whose second visit raises. dies: it says nothing instead."""
 
     def __init__(self, rank: int, fails: str = "") -> None:
-        self.feed, self.clock, self.estimated = SimpleNamespace(queue=0, restarts=0), None, False
+        self.feed, self.device, self.estimated = (
+            SimpleNamespace(queue=0, restarts=0),
+            SimpleNamespace(type="cpu"),
+            False,
+        )
         self.rank, self.fails, self.visits = rank, fails, dict.fromkeys((SOLO, NONE, FULL), 0)
 
     def visit(self, phase: str, discard: int, count: int) -> dict[str, list[float]]:
